@@ -1,0 +1,59 @@
+"""Error classes, the message builder and the search for the user's line.
+
+Every message says which operation, which rule was broken, what was expected and what came, where in the user's code, and what to do.
+Imports nothing of blutrain: every part may use it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+class NovaError(RuntimeError):
+    """A fault of the compiler itself (not of the user's program).
+
+    stage: the pass or runtime stage; op: the operation or kernel; location: the user's "file:line"; dump: path of a reproducer.
+    """
+
+    def __init__(self, message: str, *, stage: str, op: str = "", location: str = "", dump: str = ""):
+        self.stage, self.op, self.location, self.dump = stage, op, location, dump
+        lines = [f"nova/{stage}: {message}"]
+        if op:
+            lines.append(f"  operation: {op}")
+        if location:
+            lines.append(f"  at {location}")
+        if dump:
+            lines.append(f"  reproducer: {dump}")
+        super().__init__("\n".join(lines))
+
+
+class CompileRefused(RuntimeError):
+    """Raised under `compile(strict=True)` where a step cannot be replayed; the message names the reason and the line."""
+
+
+def user_location() -> tuple[str, int]:
+    """(file, line) of the innermost frame outside blutrain; ("<unknown>", 0) where there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_PACKAGE):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return "<unknown>", 0
+
+
+def message(op: str, rule: str, *, expected: str = "", got: str = "", location=None, help: str = "") -> str:
+    """The text of an error: `<op>: <rule broken>`, expected, got, the user's line, help."""
+    file, line = location if location is not None else user_location()
+    lines = [f"{op}: {rule}"]
+    if expected:
+        lines.append(f"  expected: {expected}")
+    if got:
+        lines.append(f"  got: {got}")
+    if line:
+        lines.append(f"  at {file}:{line}")
+    if help:
+        lines.append(f"  help: {help}")
+    return "\n".join(lines)
