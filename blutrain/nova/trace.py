@@ -1,0 +1,88 @@
+"""The trace of a step: what was recorded, in static single assignment form.
+
+Values are numbered: first the inputs, then the results of the nodes, in order. Everything that happens to state (parameters, buffers,
+optimizer moments) is an entry of `updates`: a node that reads a state input always reads the value from before the step.
+Two executors run a trace: the interpreter (interpret.py, the table's eager rules) and the compiled program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..tensor.aval import Aval
+from ..tensor.primitive import Primitive
+
+
+class Location(NamedTuple):
+    """The user's line that caused a node."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class Constant(NamedTuple):
+    """A Python scalar operand that belongs to the program's text (weak: it takes the dtype of what it meets)."""
+
+    value: bool | int | float
+
+
+class Input(NamedTuple):
+    """A value that comes from outside: `role` is "state" (bound by reference, may be updated), "input" (an array bound at each
+    run) or "scalar" (a run-time Python number: aval is 0-d float64 or int64, weak)."""
+
+    role: str
+    aval: Aval
+
+
+@dataclass(slots=True)
+class Node:
+    """One recorded primitive. `operands`: value numbers or Constants; `results`: value numbers."""
+
+    prim: Primitive
+    operands: tuple[int | Constant, ...]
+    attrs: dict[str, Any]
+    results: tuple[int, ...]
+    location: Location
+
+    def key(self) -> tuple:
+        """What decides the code of this node, for comparing two recordings; the location is no part of it."""
+        return self.prim.name, self.operands, tuple(sorted((k, freeze(v)) for k, v in self.attrs.items())), self.results
+
+
+@dataclass(slots=True)
+class Trace:
+    """A recorded sequence. `avals[v]` describes value v; `outputs` are handed out; `updates` maps state inputs to new values.
+
+    A node of the primitive `check` has no results; its message stands in its attrs.
+    """
+
+    device: Any
+    inputs: list[Input] = field(default_factory=list)
+    avals: list[Aval] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    updates: dict[int, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Readable text, one line a node, with the user's line behind it."""
+        lines = [f"inputs: {', '.join(f'%{i}: {x.aval} {x.role}' for i, x in enumerate(self.inputs))}"]
+        for n in self.nodes:
+            left = ", ".join(f"%{r}: {self.avals[r]}" for r in n.results)
+            operands = [f"%{x}" if isinstance(x, int) else repr(x.value) for x in n.operands]
+            attrs = [f"{k}={v!r}" for k, v in n.attrs.items()]
+            lines.append(f"{left or '_'} = {n.prim.name}({', '.join(operands + attrs)})  # {n.location}")
+        lines += [f"%{state} <- %{value}" for state, value in self.updates.items()]
+        return "\n".join([*lines, f"outputs: {', '.join(f'%{v}' for v in self.outputs)}"])
+
+
+def freeze(value):
+    """A hashable form of an attribute: containers become tuples, everything else stays."""
+    if isinstance(value, (list, tuple)):
+        return tuple(freeze(v) for v in value)
+    if isinstance(value, dict):
+        return tuple(sorted((k, freeze(v)) for k, v in value.items()))
+    return value
