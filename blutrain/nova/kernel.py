@@ -1,0 +1,269 @@
+"""What a kernel is, for the generators: a `nova.kernel` op in plain Python, and the generated code that comes back.
+
+`read_kernel(op)` turns the op (see "The kernel contract" in DESIGN.md) into a `Kernel`: its operands and results, and
+its body ops in order, each `Generic`, `Gather` or `ScatterAdd`. Tensors are row-major and static, so an access is one
+stride per loop dimension plus an offset, in elements. `GeneratedKernel` is the answer of every generator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlir import ir
+
+ITEM_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "i1": 1}
+ALIGNMENT_BYTES = 64
+
+
+class Unsupported(Exception):
+    """A kernel that a generator does not take; the message is the reason that `supports` returns."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One function `void symbol(ptr operands, ptr workspace, i64 task, i64 worker)`, run for each of `tasks` tasks."""
+
+    symbol: str
+    tasks: int
+
+
+@dataclass(frozen=True)
+class GeneratedKernel:
+    """An MLIR module above LLVM, and what the host program needs to run it.
+
+    `phases` run in order with a barrier between them; all share one workspace of `workspace_bytes`, 64-byte aligned,
+    contents undefined at entry. `bytes` (memory traffic, each element once), `flops` and `predicted_us` are the
+    generator's model of one run.
+    """
+
+    text: str
+    phases: tuple[Phase, ...]
+    workspace_bytes: int
+    bytes: int
+    flops: int
+    predicted_us: float
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape and dtype of a row-major tensor; dtype is one of ITEM_BYTES, i1 is one byte an element in memory."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.size * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A block argument of the kernel: memory that the caller passes."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Produced:
+    """Result number `result` of `kernel.ops[op]`."""
+
+    op: int
+    result: int
+
+
+@dataclass(frozen=True)
+class Splat:
+    """One scalar everywhere: `linalg.fill` of a constant, or a splat constant. `literal` is MLIR's text of it."""
+
+    literal: str
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Undefined:
+    """`tensor.empty`: an init that nobody reads."""
+
+
+Source = Operand | Produced | Splat | Undefined
+
+
+@dataclass(frozen=True)
+class Index:
+    """Position along one tensor dimension: `coefficient * loop[dim] + offset`; dim None: the constant `offset`."""
+
+    dim: int | None
+    coefficient: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Access:
+    """A tensor read or written at one element for each point of a loop nest.
+
+    `strides[d]` elements of memory per step of loop dimension d (0: broadcast along d), from element `offset`.
+    """
+
+    source: Source
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    indices: tuple[Index, ...] = field(default=(), compare=False)
+
+    def over(self, dims: tuple[int, ...], num_dims: int) -> Access:
+        """The same access over another nest: loop dimension d of this one is dimension `dims[d]` of the new one."""
+        strides = [0] * num_dims
+        for old, new in enumerate(dims):
+            strides[new] = self.strides[old]
+        return Access(self.source, self.dtype, self.shape, tuple(strides), self.offset)
+
+
+@dataclass(frozen=True, eq=False)
+class Generic:
+    """A `linalg.generic`: at every point of `extents`, `block` on the elements of inputs and outputs gives new outputs.
+
+    The block's arguments are the inputs' elements, then the outputs' (for a reduction, the accumulator).
+    """
+
+    extents: tuple[int, ...]
+    iterators: tuple[str, ...]
+    inputs: tuple[Access, ...]
+    outputs: tuple[Access, ...]
+    types: tuple[TensorType, ...]
+    block: ir.Block
+    is_anchor: bool
+
+    @cached_property
+    def reduction_dims(self) -> frozenset[int]:
+        return frozenset(d for d, kind in enumerate(self.iterators) if kind == "reduction")
+
+    @property
+    def is_reduction(self) -> bool:
+        return bool(self.reduction_dims)
+
+    @cached_property
+    def uses_index(self) -> frozenset[int]:
+        """Loop dimensions that the region asks for with `linalg.index`."""
+        return frozenset(
+            ir.IntegerAttr(op.attributes["dim"]).value
+            for op in self.block.operations
+            if op.operation.name == "linalg.index"
+        )
+
+    @cached_property
+    def block_ops(self) -> tuple[str, ...]:
+        return tuple(op.operation.name for op in self.block.operations)
+
+
+@dataclass(frozen=True, eq=False)
+class Gather:
+    """`nova.gather`: row `ids[i...]` of `table` (V x C) for each id; ids outside [0, V) are clamped."""
+
+    table: Source
+    ids: Source
+    table_type: TensorType
+    ids_type: TensorType
+    types: tuple[TensorType, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ScatterAdd:
+    """`nova.scatter_add`: the V x C sum of rows of `updates` by id, onto `init`; ids outside [0, V) are dropped."""
+
+    ids: Source
+    updates: Source
+    init: Source | None
+    ids_type: TensorType
+    updates_type: TensorType
+    types: tuple[TensorType, ...]
+
+
+BodyOp = Generic | Gather | ScatterAdd
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """A `nova.kernel` in Python. Result i is `yields[i]`, in the memory of operand `aliases[i]` or its own (-1)."""
+
+    anchor: str
+    operands: tuple[TensorType, ...]
+    results: tuple[TensorType, ...]
+    aliases: tuple[int, ...]
+    ops: tuple[BodyOp, ...]
+    yields: tuple[Source, ...]
+    config: dict[str, Any]
+    text: str
+
+    @property
+    def generics(self) -> tuple[Generic, ...]:
+        return tuple(op for op in self.ops if isinstance(op, Generic))
+
+    @cached_property
+    def symbol(self) -> str:
+        """Equal for equal kernels, different for different ones; phases are called `<symbol>_<phase>`."""
+        return f"{self.anchor}_{hashlib.sha256(self.text.encode()).hexdigest()[:16]}"
+
+    @property
+    def bytes(self) -> int:
+        """Memory traffic with every operand read once and every result written once."""
+        return sum(t.bytes for t in self.operands) + sum(t.bytes for t in self.results)
+
+    @cached_property
+    def flops(self) -> int:
+        """One per arithmetic op of a region and element; a math function counts as its polynomial, about 20."""
+        return sum(math.prod(generic.extents) * region_flops(generic.block_ops) for generic in self.generics)
+
+
+def region_flops(op_names: tuple[str, ...]) -> int:
+    computing = [name for name in op_names if name.startswith(("arith.", "math.")) and name != "arith.constant"]
+    return sum(20 if name.startswith("math.") else 1 for name in computing)
+
+
+def read_kernel(op: ir.Operation | ir.OpView) -> Kernel:
+    """Read a `nova.kernel` op. Raises `Unsupported` with the reason where the body is outside the kernel contract."""
+    from blutrain.nova import kernel_reader  # MLIR is loaded only where a kernel is read
+
+    return kernel_reader.read(op)
+
+
+def kernel_text(op: ir.Operation | ir.OpView) -> str:
+    """The kernel's text without locations and outside names, SSA names numbered in order: equal for equal kernels."""
+    from blutrain.nova import kernel_reader
+
+    return kernel_reader.kernel_text(op)
+
+
+def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def collapse(
+    extents: tuple[int, ...], strides: list[tuple[int, ...]], keep: frozenset[int] = frozenset()
+) -> list[list[int]]:
+    """Groups of adjacent loop dimensions that act as one in every access: merging them leaves each access affine.
+
+    `strides` holds one tuple per access; dimensions in `keep` stay alone; those of extent 1 vanish. Neighbours d, e
+    merge where stride[d] == stride[e] * extent[e] everywhere; together they have e's strides.
+
+    >>> collapse((2, 3, 4), [(12, 4, 1), (0, 4, 1)])
+    [[0], [1, 2]]
+    """
+    groups: list[list[int]] = []
+    for d, extent in enumerate(extents):
+        if extent == 1 and d not in keep:
+            continue
+        last = groups[-1][-1] if groups else None
+        if last is not None and not keep & {last, d} and all(s[last] == s[d] * extent for s in strides):
+            groups[-1].append(d)
+        else:
+            groups.append([d])
+    return groups
