@@ -1,6 +1,6 @@
 """The trace of a step: what was recorded, in static single assignment form.
 
-Values are numbered: first the inputs, then the results of the nodes, in order. Everything that happens to state (parameters, buffers,
+Values (inputs and results of nodes) are numbered in order of appearance. Everything that happens to state (parameters, buffers,
 optimizer moments) is an entry of `updates`: a node that reads a state input always reads the value from before the step.
 Two executors run a trace: the interpreter (interpret.py, the table's eager rules) and the compiled program.
 """
@@ -31,9 +31,10 @@ class Constant(NamedTuple):
 
 
 class Input(NamedTuple):
-    """A value that comes from outside: `role` is "state" (bound by reference, may be updated), "input" (an array bound at each
+    """Value number `value`, which comes from outside: `role` is "state" (bound by reference, may be updated), "input" (an array bound at each
     run) or "scalar" (a run-time Python number: aval is 0-d float64 or int64, weak)."""
 
+    value: int
     role: str
     aval: Aval
 
@@ -55,7 +56,8 @@ class Node:
 
 @dataclass(slots=True)
 class Trace:
-    """A recorded sequence. `avals[v]` describes value v; `outputs` are handed out; `updates` maps state inputs to new values.
+    """A recorded sequence. `avals[v]` describes value v; `outputs` are handed out; `updates` maps the value
+    number of a state input to the number of its new value.
 
     A node of the primitive `check` has no results; its message stands in its attrs.
     """
@@ -69,7 +71,7 @@ class Trace:
 
     def __str__(self) -> str:
         """Readable text, one line a node, with the user's line behind it."""
-        lines = [f"inputs: {', '.join(f'%{i}: {x.aval} {x.role}' for i, x in enumerate(self.inputs))}"]
+        lines = [f"inputs: {', '.join(f'%{x.value}: {x.aval} {x.role}' for x in self.inputs)}"]
         for n in self.nodes:
             left = ", ".join(f"%{r}: {self.avals[r]}" for r in n.results)
             operands = [f"%{x}" if isinstance(x, int) else repr(x.value) for x in n.operands]
