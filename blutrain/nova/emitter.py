@@ -1,0 +1,131 @@
+"""Text of one MLIR function body: fresh names, hoisted constants, loops, and insertion before the loops that are open.
+
+Lines go to a stack of blocks. A loop's block is added to its parent only when the loop is closed, so writing to an
+outer block while a loop is open places the line in front of that loop: `with out.scope(depth)` hoists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+
+def lane_type(dtype: str, lanes: int) -> str:
+    """The MLIR type of a scalar (`lanes` 0) or of a vector of `lanes` elements.
+
+    >>> lane_type("f32", 16), lane_type("i1", 0)
+    ('vector<16xf32>', 'i1')
+    """
+    return f"vector<{lanes}x{dtype}>" if lanes else dtype
+
+
+def float_literal(value: float) -> str:
+    """MLIR spells floats with a point: 1e-05 is `1.0e-05`. Infinities and NaN have no spelling: ValueError."""
+    text = repr(float(value))
+    if "n" in text:
+        raise ValueError(f"float_literal: {text} has no decimal spelling")
+    mantissa, e, exponent = text.partition("e")
+    return mantissa + ("" if "." in mantissa else ".0") + e + exponent
+
+
+class Emitter:
+    """Collects the lines of one function; `declarations` are module-level functions that it calls."""
+
+    def __init__(self, prefix: str = "v"):
+        self.prefix = prefix
+        self.blocks: list[list[str]] = [[]]
+        self.depth = 0
+        self.declarations: dict[str, str] = {}
+        self._count = 0
+        self._constants: dict[tuple[str, str], str] = {}
+
+    def line(self, text: str) -> None:
+        self.blocks[self.depth].append("  " * (self.depth + 1) + text)
+
+    def fresh(self) -> str:
+        self._count += 1
+        return f"%{self.prefix}{self._count}"
+
+    def value(self, text: str) -> str:
+        """Append `%new = text` and return the name."""
+        name = self.fresh()
+        self.line(f"{name} = {text}")
+        return name
+
+    def constant(self, literal: str, type_: str) -> str:
+        """A constant at the top of the function: a scalar, or a splat where `type_` is a vector."""
+        if (literal, type_) not in self._constants:
+            self._constants[literal, type_] = f"%{self.prefix}c{len(self._constants)}"
+        return self._constants[literal, type_]
+
+    def integer(self, value: int) -> str:
+        return self.constant(str(value), "i64")
+
+    @contextmanager
+    def scope(self, depth: int) -> Iterator[None]:
+        """Write into the open block `depth` (0: the function's body) instead of the innermost one."""
+        saved, self.depth = self.depth, min(depth, self.depth)
+        try:
+            yield
+        finally:
+            self.depth = saved
+
+    @property
+    def innermost(self) -> int:
+        return len(self.blocks) - 1
+
+    def loop(
+        self,
+        lower: str,
+        upper: str,
+        step: str,
+        body: Callable[[str, list[str]], Sequence[str]],
+        carried: Sequence[tuple[str, str]] = (),
+    ) -> list[str]:
+        """`scf.for` over i64: `body(index, carried)` returns the next carried values; `carried` is (initial, type)."""
+        index = self.fresh()
+        names = [self.fresh() for _ in carried]
+        self._open()
+        values = list(body(index, names))
+        lines = self._close()
+        head = f"scf.for {index} = {lower} to {upper} step {step}"
+        if not carried:
+            self.line(f"{head} : i64 {{")
+            results: list[str] = []
+        else:
+            result = self.fresh()
+            types = ", ".join(t for _, t in carried)
+            inits = ", ".join(f"{n} = {v}" for n, (v, _) in zip(names, carried, strict=True))
+            self.line(f"{result}:{len(carried)} = {head} iter_args({inits}) -> ({types}) : i64 {{")
+            lines.append("  " * (self.depth + 2) + f"scf.yield {', '.join(values)} : {types}")
+            results = [f"{result}#{i}" for i in range(len(carried))]
+        self.blocks[self.depth] += lines
+        self.line("}")
+        return results
+
+    def when(self, condition: str, body: Callable[[], None]) -> None:
+        """`scf.if` without a result."""
+        self._open()
+        body()
+        lines = self._close()
+        self.line(f"scf.if {condition} {{")
+        self.blocks[self.depth] += lines
+        self.line("}")
+
+    def _open(self) -> None:
+        if self.depth != self.innermost:
+            raise RuntimeError("Emitter: a loop opened while writing into an outer block")
+        self.blocks.append([])
+        self.depth += 1
+
+    def _close(self) -> list[str]:
+        self.depth -= 1
+        return self.blocks.pop()
+
+    def function_body(self) -> str:
+        """Everything emitted, constants first."""
+        lines = []
+        for (literal, type_), name in self._constants.items():
+            value = f"dense<{literal}> : {type_}" if type_.startswith("vector") else f"{literal} : {type_}"
+            lines.append(f"  {name} = arith.constant {value}")
+        return "\n".join(lines + self.blocks[0])
