@@ -1,0 +1,184 @@
+"""Worker processes that compile kernels (`lower.py`): several cores at once, and an abort of LLVM ends a worker only.
+
+Workers are plain child processes on pipes (the user's `__main__` is never run again, as a multiprocessing spawn
+would), started when the first text comes, kept while more are likely, and gone after `lower.IDLE_SECONDS` of idleness
+or with this process. A worker that dies or runs too long takes down one compile.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from . import lower, orc
+
+COMPILE_LIMIT_SECONDS = 120.0
+MAX_WORKERS = 16
+_LOWER_FILE = str(Path(lower.__file__).resolve())
+_BOOT = """
+import json, runpy, sys
+sys.path[:] = json.loads(sys.argv.pop(1))
+runpy.run_path(sys.argv.pop(1), run_name="__main__")
+"""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A text that did not compile: the stage that failed ("worker" for a crash or a timeout) and what was said."""
+
+    stage: str
+    message: str
+
+
+class _Worker:
+    """One child process and the job that it is at."""
+
+    def __init__(self):
+        self.output: IO[bytes] = tempfile.TemporaryFile()
+        command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), _LOWER_FILE, str(orc.library_path())]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.output, bufsize=0)
+        self.job: int | None = None
+
+    def send(self, job: int, request: tuple[str, str, str, str]) -> None:
+        assert self.process.stdin is not None
+        self.job = job
+        view = memoryview(lower.frame(request))
+        while view:
+            view = view[self.process.stdin.write(view) :]
+
+    def receive(self):
+        assert self.process.stdout is not None
+        self.job = None
+        return lower.read_frame(self.process.stdout.fileno())
+
+    def said(self) -> str:
+        """The end of what the worker printed: assertion and abort messages."""
+        self.output.seek(0)
+        return self.output.read()[-4000:].decode(errors="replace").strip()
+
+    def end(self) -> int:
+        """Kills the process if it still runs, and frees its pipes. Returns its exit status."""
+        if self.process.poll() is None:
+            self.process.kill()
+        status = self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.output):
+            if stream is not None:
+                stream.close()
+        return status
+
+
+class CompileWorkers:
+    """At most `size` worker processes. One thread at a time compiles; a forked child starts its own."""
+
+    def __init__(self, size: int):
+        self.size = size
+        self._workers: list[_Worker] = []
+        self._lock = threading.Lock()
+
+    def warm_up(self, count: int | None = None) -> None:
+        """Starts workers ahead, so that they load MLIR (0.3 s) while the caller is busy with something else."""
+        with self._lock:
+            self._start(min(count or self.size, self.size))
+
+    def compile(self, requests: Sequence[tuple[str, str, str, str]]) -> list[bytes | Failure]:
+        """Objects, or the reasons why not, of requests (text, triple, cpu, features), in their order."""
+        with self._lock:
+            try:
+                return self._compile(requests)
+            finally:  # after an interrupt a worker is still busy with a job that nobody waits for
+                self._drop([worker for worker in self._workers if worker.job is not None])
+
+    def _compile(self, requests: Sequence[tuple[str, str, str, str]]) -> list[bytes | Failure]:
+        results: list[bytes | Failure | None] = [None] * len(requests)
+        waiting = sorted(
+            range(len(requests)), key=lambda job: len(requests[job][0])
+        )  # taken from the end: the longest first
+        while waiting or any(worker.job is not None for worker in self._workers):
+            busy = sum(worker.job is not None for worker in self._workers)
+            self._start(min(self.size, busy + len(waiting)))
+            for worker in list(self._workers):
+                if waiting and worker.job is None:
+                    self._give(worker, waiting, requests)
+            self._collect(results, waiting)
+        return [result for result in results if result is not None]
+
+    def _start(self, count: int) -> None:
+        self._drop([worker for worker in self._workers if worker.process.poll() is not None and worker.job is None])
+        while len(self._workers) < count:
+            self._workers.append(_Worker())
+
+    def _give(self, worker: _Worker, waiting: list[int], requests: Sequence[tuple[str, str, str, str]]) -> None:
+        """Sends the next job; a worker that went home in this moment is dropped and the job stays."""
+        job = waiting.pop()
+        try:
+            worker.send(job, requests[job])
+        except BrokenPipeError:
+            worker.job = None
+            waiting.append(job)
+            self._drop([worker])
+
+    def _collect(self, results: list[bytes | Failure | None], waiting: list[int]) -> None:
+        """Waits for at least one reply or death, or until no worker has answered for too long."""
+        busy = [worker for worker in self._workers if worker.job is not None]
+        with selectors.DefaultSelector() as selector:
+            for worker in busy:
+                assert worker.process.stdout is not None
+                selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
+            ready = [key.data for key, _ in selector.select(COMPILE_LIMIT_SECONDS)]
+        for worker in ready:
+            job, reply = worker.job, worker.receive()
+            if reply is not None:
+                results[job] = reply[1] if reply[0] == "object" else Failure(reply[1], reply[2])
+                continue
+            said, status = worker.said(), self._drop([worker])
+            if status == 0:  # it went home, idle, as the job came
+                waiting.append(job)
+            else:
+                results[job] = Failure("worker", f"the compiler process ended with status {status}\n{said}".rstrip())
+        if busy and not ready:
+            for worker in busy:
+                results[worker.job] = Failure("worker", f"no answer within {COMPILE_LIMIT_SECONDS:.0f} s")
+            self._drop(busy)
+
+    def _drop(self, workers: list[_Worker]) -> int:
+        """Ends workers; the exit status of the last."""
+        status = 0
+        for worker in workers:
+            self._workers.remove(worker)
+            status = worker.end()
+        return status
+
+    def close(self) -> None:
+        """Ends all workers; the next compile starts new ones."""
+        with self._lock:
+            self._drop(list(self._workers))
+
+    def forget(self) -> None:
+        """In a forked child: the workers, and a lock that another thread may have held, belong to the parent."""
+        for worker in self._workers:
+            worker.process.returncode = 0  # not this process's child: nothing to wait for
+        self._workers, self._lock = [], threading.Lock()
+
+
+_shared: CompileWorkers | None = None
+
+
+def shared_workers(threads: int) -> CompileWorkers:
+    """The workers of this process, one for each of `threads` cores (at most MAX_WORKERS: each holds about 150 MB)."""
+    global _shared
+    if _shared is None:
+        _shared = CompileWorkers(min(threads, MAX_WORKERS))
+        atexit.register(_shared.close)
+        os.register_at_fork(after_in_child=_shared.forget)
+    return _shared

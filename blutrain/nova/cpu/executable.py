@@ -1,0 +1,222 @@
+"""A compiled program on a CPU: its code, its memory and the calls.
+
+    executable = build_executable(plan, target.host_cpu())
+    outputs = executable.run([array.ctypes.data, ...])      # addresses of the inputs; the caller keeps them alive
+    executable.profile()                                    # microseconds of each launch
+
+State arguments are updated in place. Code and memory live as long as the executable; kernels are shared with other
+programs that use the same text.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import NovaError
+from ..kernel import ALIGNMENT_BYTES, GeneratedKernel
+from ..plan import BufferRef, Callback, ProgramPlan
+from ..target import CpuFacts
+from . import host, orc
+from .launch_table import Bindings, LaunchTable
+from .objects import CompileJob, compile_objects, counts, object_key
+from .pool import ThreadPool, pool_job, shared_pool
+
+_PROGRAM_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+_STEP_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_CALLBACK_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+_loaded_kernels: weakref.WeakValueDictionary[str, orc.LoadedObject] = weakref.WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What a build did: objects from the cache, objects compiled, seconds to get them, seconds to load them."""
+
+    cached: int
+    compiled: int
+    compile_seconds: float
+    load_seconds: float
+
+
+def build_executable(plan: ProgramPlan, facts: CpuFacts) -> Executable:
+    """Compiles (or finds in the cache) the plan's kernels and host program, loads them, allocates the program's memory.
+
+    Raises NovaError for a plan that cannot run, a text that does not compile, or a symbol that is missing.
+    """
+    plan.check()
+    start, before = time.perf_counter(), (counts.cached, counts.compiled)
+    jobs = [*_kernel_jobs(plan), CompileJob(host.host_text(plan), op="host program"), pool_job(facts)]
+    *kernel_objects, host_object, pool_object = compile_objects(jobs, facts)
+    compiled = time.perf_counter()
+    pool = shared_pool(pool_object, facts)
+    kernels = [_load_kernel(kernel, data, facts) for kernel, data in zip(plan.kernels, kernel_objects, strict=True)]
+    program = orc.load_object(host_object, host.SYMBOLS, _externals(plan, kernels, pool), keep=kernels)
+    loaded = time.perf_counter()
+    report = BuildReport(counts.cached - before[0], counts.compiled - before[1], compiled - start, loaded - compiled)
+    return Executable(plan, program, pool, report)
+
+
+def _kernel_jobs(plan: ProgramPlan) -> list[CompileJob]:
+    """One job a kernel, named after the first launch that uses it."""
+    owners = {launch.kernel: launch for launch in reversed(plan.launches) if not isinstance(launch, Callback)}
+    jobs = []
+    for number, kernel in enumerate(plan.kernels):
+        launch = owners.get(number)
+        location = launch.locations[0] if launch and launch.locations else ""
+        jobs.append(CompileJob(kernel.text, op=launch.label if launch else "", location=location))
+    return jobs
+
+
+def _load_kernel(kernel: GeneratedKernel, data: bytes, facts: CpuFacts) -> orc.LoadedObject:
+    """The kernel's code in memory, shared by all living programs that use it."""
+    symbols = [phase.symbol for phase in kernel.phases]
+    key = "/".join([object_key(kernel.text, facts), *symbols])
+    loaded = _loaded_kernels.get(key)
+    if loaded is None:
+        loaded = _loaded_kernels[key] = orc.load_object(data, symbols)
+    return loaded
+
+
+def _externals(plan: ProgramPlan, kernels: Sequence[orc.LoadedObject], pool: ThreadPool) -> dict[str, int]:
+    """The addresses that the host program calls: the pool's functions and every phase."""
+    externals = {name: pool.symbols[name] for name in ("nova_enter", "nova_leave", "nova_stamp", "nova_parallel")}
+    for number, (kernel, loaded) in enumerate(zip(plan.kernels, kernels, strict=True)):
+        for p, phase in enumerate(kernel.phases):
+            externals[host.phase_symbol(number, p)] = loaded.addresses[phase.symbol]
+    return externals
+
+
+class Executable:
+    """A program that runs. One thread at a time may launch it; several programs may run from several threads."""
+
+    def __init__(self, plan: ProgramPlan, program: orc.LoadedObject, pool: ThreadPool, report: BuildReport):
+        self.plan, self.report = plan, report
+        self._code, self._pool = program, pool
+        self._arena, arena = _aligned(plan.arena_bytes)
+        self._workspace, workspace = _aligned(max((kernel.workspace_bytes for kernel in plan.kernels), default=0))
+        self._constants = [_aligned(len(content), content) for content in plan.constants]
+        self._table = LaunchTable(plan, pool.cell_address, workspace)
+        self._table.set_base("arena", 0, arena)
+        for index, (_, address) in enumerate(self._constants):
+            self._table.set_base("const", index, address)
+        self._callback_symbols = host.callback_symbols(plan)
+        self._callbacks: dict[str, object] = {}
+        self._free_outputs = set(range(len(plan.outputs)))  # outputs that point at no memory of a caller
+        self._scratch: dict[int, tuple[np.ndarray, int]] = {}
+        self._is_ready = False
+        self._program = _PROGRAM_TYPE(program.addresses["nova_program"])
+        self._step = _STEP_TYPE(program.addresses["nova_step"])
+
+    @property
+    def bindings(self) -> Bindings:
+        """How often each grade of binding inputs was taken."""
+        return self._table.bindings
+
+    def bind(self, index: int, address: int) -> None:
+        """Points input `index` at `address`, aligned to its element; the caller keeps the memory alive."""
+        self._table.bind(index, address)
+
+    def bind_output(self, index: int, address: int) -> None:
+        """Points output `index` at memory of the caller, for this and all later launches."""
+        self._table.set_base("output", index, address)
+        self._free_outputs.discard(index)
+
+    def set_callback(self, symbol: str, function: Callable[[int], None] | int) -> None:
+        """The function behind a `Callback`, called with its argument: a C function's address, or a Python function."""
+        if symbol not in self._callback_symbols:
+            raise ValueError(f"set_callback: this program has no callback {symbol!r}")
+        self._callbacks[symbol] = thunk = function if isinstance(function, int) else _CALLBACK_TYPE(function)
+        address = thunk if isinstance(thunk, int) else ctypes.cast(thunk, ctypes.c_void_p).value
+        self._table.set_callback(self._callback_symbols.index(symbol), address or 0)
+
+    def run(self, input_addresses: Sequence[int], wanted: Sequence[int] | None = None) -> list[np.ndarray | None]:
+        """Binds, launches, returns fresh arrays of the outputs (`wanted`: only these, None for the others)."""
+        self._table.bind_all(input_addresses)
+        chosen = range(len(self.plan.outputs)) if wanted is None else wanted
+        outputs: list[np.ndarray | None] = [None] * len(self.plan.outputs)
+        for index in chosen:
+            spec = self.plan.outputs[index]
+            outputs[index] = array = np.empty(spec.shape, numpy_dtype(spec.dtype))
+            self.bind_output(index, array.__array_interface__["data"][0])
+        self.launch()
+        # The arrays belong to the caller: a later launch that does not bind others must not write to them.
+        self._free_outputs.update(chosen)
+        self._is_ready = False
+        return outputs
+
+    def launch(self) -> None:
+        """Runs the program on what is bound, with the GIL released. Raises NovaError where an input is not bound."""
+        if not (self._is_ready and self._pool.is_running):
+            self._prepare()
+        self._step(self._table.address)
+
+    def run_launch(self, index: int) -> None:
+        """Runs one launch alone, for NOVA_CHECK and debugging."""
+        if not 0 <= index < len(self.plan.launches):
+            raise IndexError(f"run_launch: launch {index} of {len(self.plan.launches)}")
+        self._prepare()
+        self._program(self._table.address, index, index + 1, None)
+
+    def profile(self) -> list[float]:
+        """Runs the program once and returns the microseconds of each launch."""
+        self._prepare()
+        count = len(self.plan.launches)
+        stamps = np.zeros(count + 1, np.int64)
+        self._program(self._table.address, 0, count, stamps.ctypes.data)
+        return (np.diff(stamps) / 1e3).tolist()
+
+    def _prepare(self) -> None:
+        """Refuses holes in the table, gives outputs that nobody wants a place, starts the pool in a forked child."""
+        if self._table.unbound:
+            raise NovaError(f"inputs {sorted(self._table.unbound)} are not bound", stage="launch")
+        unset = [symbol for symbol in self._callback_symbols if symbol not in self._callbacks]
+        if unset:
+            raise NovaError(f"callbacks without a function: {', '.join(unset)}", stage="launch")
+        for index in sorted(self._free_outputs):
+            if index not in self._scratch:
+                self._scratch[index] = _aligned(self.plan.sizes("output")[index])
+            self.bind_output(index, self._scratch[index][1])
+        self._pool.ensure_running()
+        self._is_ready = True
+
+    def view(self, ref: BufferRef, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        """The memory of a reference as an array, no copy: of the arena, a constant, or what is bound now.
+
+        Arena and constants live as long as the array. Raises ValueError outside the buffer.
+        """
+        element, count = numpy_dtype(dtype), math.prod(shape)
+        size = self.plan.sizes(ref.space)[ref.index]
+        if ref.offset + count * element.itemsize > size:
+            raise ValueError(f"view: {dtype}{list(shape)} at {ref} lies outside its buffer of {size} bytes")
+        address = self._table.base(ref.space, ref.index)
+        if not address:
+            raise NovaError(f"{ref} is not bound", stage="view")
+        if count == 0:
+            return np.empty(shape, element)
+        memory = (ctypes.c_char * (count * element.itemsize)).from_address(address + ref.offset)
+        memory._owner = self
+        return np.frombuffer(memory, element, count).reshape(shape)
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The NumPy dtype of an MLIR element type; i1 is bool."""
+    if name == "bf16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    codes = {"f64": "f8", "f32": "f4", "f16": "f2", "i64": "i8", "i32": "i4", "i16": "i2", "i8": "i1", "i1": "?"}
+    return np.dtype(codes[name])
+
+
+def _aligned(num_bytes: int, content: bytes = b"") -> tuple[np.ndarray, int]:
+    """Fresh memory and its aligned address; never null, also for no bytes."""
+    memory = np.empty(num_bytes + ALIGNMENT_BYTES, np.uint8)
+    start = -int(memory.ctypes.data) % ALIGNMENT_BYTES
+    memory[start : start + len(content)] = np.frombuffer(content, np.uint8)
+    return memory, int(memory.ctypes.data) + start

@@ -1,0 +1,113 @@
+"""The program plan: everything the host program of one compiled step is made of, as data.
+
+`plan_memory` and `host_program` fill it in; a runtime (`cpu/executable.py`) turns it into something that runs. It
+holds generated kernels, the launches in order, and for every operand the place of its memory: `BufferRef(space,
+index, offset)`. No address stands in it, so one plan serves any arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from ..errors import NovaError
+from .kernel import ITEM_BYTES
+
+if TYPE_CHECKING:
+    from .kernel import GeneratedKernel
+
+SPACES = ("arena", "input", "output", "const")
+
+
+@dataclass(frozen=True)
+class BufferRef:
+    """A place in memory: `offset` bytes into the arena (index 0), or into input, output or constant number `index`."""
+
+    space: str
+    index: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Runs kernel number `kernel` on its operands, then its results; skipped where the i32 `predicate` is not 0."""
+
+    kernel: int
+    operands: tuple[BufferRef, ...]
+    predicate: BufferRef | None = None
+    locations: tuple[str, ...] = ()
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Callback:
+    """A call of `void symbol(i64 argument)` between launches; `Executable.set_callback` gives its address."""
+
+    symbol: str
+    argument: int
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """An argument of the program, row-major contiguous. role: "state" (updated in place), "input" or "scalar"."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    role: str = "input"
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """A result of the program, row-major contiguous."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class ProgramPlan:
+    """Kernels, launches in order, and the sizes of all memory they touch. Frozen; `check()` before use."""
+
+    kernels: tuple[GeneratedKernel, ...]
+    launches: tuple[Launch | Callback, ...]
+    arena_bytes: int
+    inputs: tuple[InputSpec, ...] = ()
+    outputs: tuple[OutputSpec, ...] = ()
+    constants: tuple[bytes, ...] = ()
+
+    def check(self) -> None:
+        """Raises NovaError unless every launch names an existing kernel and every reference lies inside its buffer."""
+        for launch in self.launches:
+            if isinstance(launch, Callback):
+                continue
+            if not 0 <= launch.kernel < len(self.kernels):
+                raise _fault(launch, f"kernel {launch.kernel} does not exist (the plan has {len(self.kernels)})")
+            for ref in launch.operands:
+                self._check_ref(launch, ref, 0)
+            if launch.predicate is not None:
+                self._check_ref(launch, launch.predicate, ITEM_BYTES["i32"])
+
+    def _check_ref(self, launch: Launch, ref: BufferRef, num_bytes: int) -> None:
+        if ref.space not in SPACES:
+            raise _fault(launch, f"unknown space {ref.space!r} in {ref}")
+        sizes = self.sizes(ref.space)
+        if not 0 <= ref.index < len(sizes):
+            raise _fault(launch, f"{ref} does not exist (the plan has {len(sizes)} of this space)")
+        if not 0 <= ref.offset <= sizes[ref.index] - num_bytes:
+            raise _fault(launch, f"{ref} lies outside its buffer of {sizes[ref.index]} bytes")
+
+    def sizes(self, space: str) -> tuple[int, ...]:
+        """Bytes of every buffer of a space."""
+        if space == "arena":
+            return (self.arena_bytes,)
+        if space == "const":
+            return tuple(len(constant) for constant in self.constants)
+        specs = self.inputs if space == "input" else self.outputs
+        return tuple(prod(spec.shape) * ITEM_BYTES[spec.dtype] for spec in specs)
+
+
+def _fault(launch: Launch, rule: str) -> NovaError:
+    location = launch.locations[0] if launch.locations else ""
+    return NovaError(rule, stage="host_program", op=launch.label, location=location)

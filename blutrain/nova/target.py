@@ -1,0 +1,168 @@
+"""Facts about the machine that kernels are made for, each with its source.
+
+Everything that a schedule may depend on stands here; the same facts and the same kernel give the same code, bit for
+bit. Nothing is measured at run time (a measured number would differ between runs): sizes come from the operating
+system, rates from tables.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from .cpu import orc
+
+# Vector FMAs of full width (`vector_bytes`) that one core starts in a cycle: uops.info and the vendors' optimisation
+# guides. 512-bit operations of Zen 4 take two cycles of a 256-bit unit; Intel's client cores have one 512-bit unit.
+_FMA_PER_CYCLE = {
+    "znver1": 1, "znver2": 2, "znver3": 2, "znver4": 1, "znver5": 2,
+    "haswell": 2, "broadwell": 2, "skylake": 2, "alderlake": 2, "raptorlake": 2, "meteorlake": 2,
+    "skylake-avx512": 2, "cascadelake": 2, "cooperlake": 2, "icelake-server": 2,
+    "sapphirerapids": 2, "emeraldrapids": 2, "graniterapids": 2,
+    "icelake-client": 1, "tigerlake": 1, "rocketlake": 1,
+    "neoverse-n1": 2, "neoverse-v1": 4, "neoverse-n2": 2, "neoverse-v2": 4,
+    "apple-m1": 4, "apple-m2": 4, "apple-m3": 4, "apple-m4": 4,
+}  # fmt: skip
+_DEFAULT_FMA_PER_CYCLE = 2
+_DEFAULT_GHZ = 2.5
+# Typical of one core and of one socket with DDR4/DDR5 (STREAM triad figures that vendors publish); only predicted
+# times depend on it.
+_GB_S_PER_CORE, _GB_S_PER_SOCKET = 12.0, 120.0
+_DEFAULT_CACHES = {1: 32 << 10, 2: 512 << 10, 3: 8 << 20}
+
+
+@dataclass(frozen=True)
+class CpuFacts:
+    """A CPU as the generators see it: l1 and l2 of one core, l3 shared; `threads` workers run a kernel's tasks."""
+
+    vector_bytes: int
+    num_vector_registers: int
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    threads: int
+    cpu_name: str
+    cpu_features: str
+    fma_per_cycle: int
+    ghz_estimate: float
+    mem_gb_s: float
+    triple: str
+
+    @property
+    def peak_gflops(self) -> float:
+        """f32 multiply-adds of all threads, counted as two operations."""
+        return self.threads * self.ghz_estimate * self.fma_per_cycle * (self.vector_bytes // 4) * 2
+
+    def codegen_key(self) -> tuple[str, str, str]:
+        """The facts that an object depends on beyond its text."""
+        return self.triple, self.cpu_name, self.cpu_features
+
+
+@functools.cache
+def host_cpu() -> CpuFacts:
+    """The machine this process runs on."""
+    triple, name, features = orc.host_description()
+    vector_bytes, registers = _vector_unit(triple, features)
+    caches = _cache_bytes()
+    threads = num_threads()
+    return CpuFacts(
+        vector_bytes=vector_bytes,
+        num_vector_registers=registers,
+        l1_bytes=caches[1],
+        l2_bytes=caches[2],
+        l3_bytes=caches[3],
+        threads=threads,
+        cpu_name=name,
+        cpu_features=features,
+        fma_per_cycle=_FMA_PER_CYCLE.get(name, _DEFAULT_FMA_PER_CYCLE),
+        ghz_estimate=_ghz(),
+        mem_gb_s=min(threads * _GB_S_PER_CORE, _GB_S_PER_SOCKET),
+        triple=triple,
+    )
+
+
+def num_threads() -> int:
+    """BLUTRAIN_NUM_THREADS, else the cores that this process may use (affinity, and the container's CPU quota on
+    Linux).
+    """
+    text = os.environ.get("BLUTRAIN_NUM_THREADS", "")
+    if text:
+        if not text.isdigit() or int(text) < 1:
+            raise ValueError(
+                f"BLUTRAIN_NUM_THREADS: not a number of threads\n  expected: an integer >= 1\n  got: {text!r}"
+            )
+        return int(text)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, _quota_cores()))
+
+
+def _quota_cores() -> int:
+    """Whole cores of the cgroup's quota (v2 `cpu.max`: "<quota us> <period us>"), or a large number without one."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, math.ceil(int(quota) / int(period)))
+    except (OSError, ValueError):
+        return 1 << 20
+
+
+def _vector_unit(triple: str, features: str) -> tuple[int, int]:
+    """(bytes of a vector register, number of them): AVX-512 64/32, AVX2 32/16, SSE 16/16, NEON 16/32. Without FMA a
+    CPU counts as SSE.
+    """
+    if triple.startswith(("aarch64", "arm64")):
+        return 16, 32
+    enabled = set(features.split(","))
+    if {"+avx512f", "+avx512vl", "+avx512bw", "+avx512dq"} <= enabled:
+        return 64, 32
+    return (32, 16) if {"+avx2", "+fma"} <= enabled else (16, 16)
+
+
+def _cache_bytes() -> dict[int, int]:
+    """Data cache by level: sysfs on Linux, sysctl on macOS (performance cores), a small default where neither tells."""
+    sizes = dict(_DEFAULT_CACHES)
+    sizes.update(_sysctl_caches() if sys.platform == "darwin" else _sysfs_caches())
+    return sizes
+
+
+def _sysfs_caches() -> dict[int, int]:
+    sizes = {}
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            kind, level, size = ((folder / name).read_text().strip() for name in ("type", "level", "size"))
+            if kind != "Instruction":
+                sizes[int(level)] = int(size[:-1]) << {"K": 10, "M": 20}[size[-1]]
+        except (OSError, ValueError, KeyError, IndexError):
+            continue
+    return sizes
+
+
+def _sysctl_caches() -> dict[int, int]:
+    sizes = {}
+    for level, name in ((1, "hw.perflevel0.l1dcachesize"), (2, "hw.perflevel0.l2cachesize"), (3, "hw.l3cachesize")):
+        answer = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, check=False).stdout.strip()
+        if answer.isdigit() and int(answer):
+            sizes[level] = int(answer)
+    return sizes
+
+
+def _ghz() -> float:
+    """Nominal clock: cpufreq's base, else the time stamp counter's rate (half of x86 bogomips), else a default.
+
+    Not the current "cpu MHz", which changes from second to second and would make schedules differ between runs.
+    """
+    try:
+        return int(Path("/sys/devices/system/cpu/cpu0/cpufreq/base_frequency").read_text()) / 1e6
+    except (OSError, ValueError):
+        pass
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("bogomips"):  # "BogoMIPS" on ARM is a timer's rate
+                return round(float(line.split(":")[1]) / 2000, 2)
+    except (OSError, ValueError):
+        pass
+    return _DEFAULT_GHZ
