@@ -41,6 +41,7 @@ _NATIVE_MATH = frozenset(
         "trunc",
     )
 )
+_INTEGER_DIVISIONS = frozenset(f"arith.{name}" for name in ("divsi", "divui", "remsi", "remui", "floordivsi", "ceildivsi"))
 _LIBM = {
     **{
         f"math.{name}": name
@@ -58,17 +59,19 @@ def clone_block(
     lanes: int,
     coordinate: Coordinate | None = None,
     extract: Extract | None = None,
+    mask: str | None = None,
 ) -> list[str]:
     """Append `block` to `out` with its arguments named `arguments` (of their lane types); returns the yielded names.
 
-    Raises `Unsupported` for an op that has no element-wise meaning or lacks its provider.
+    `out` needs `value(text)`, `constant(literal, type)` (a splat for vector types) and `declarations`, as an Emitter
+    has. Where only the lanes of `mask` hold data, the others divide integers by 1. Raises `Unsupported` for an op that has no element-wise meaning or lacks its provider.
     """
-    return _Cloner(out, lanes, coordinate, extract).clone(block, arguments)
+    return _Cloner(out, lanes, coordinate, extract, mask).clone(block, arguments)
 
 
 def clone_op(out: Emitter, op: ir.Operation, operands: Sequence[str], lanes: int) -> list[str]:
     """One op of a region on other operands: how accumulators are combined."""
-    return _Cloner(out, lanes, None, None).op(op, list(operands))
+    return _Cloner(out, lanes).op(op, list(operands))
 
 
 def check_block(block: ir.Block) -> None:
@@ -82,8 +85,15 @@ def check_block(block: ir.Block) -> None:
 
 
 class _Cloner:
-    def __init__(self, out: Emitter, lanes: int, coordinate: Coordinate | None, extract: Extract | None):
-        self.out, self.lanes, self.coordinate, self.extract = out, lanes, coordinate, extract
+    def __init__(
+        self,
+        out: Emitter,
+        lanes: int,
+        coordinate: Coordinate | None = None,
+        extract: Extract | None = None,
+        mask: str | None = None,
+    ):
+        self.out, self.lanes, self.coordinate, self.extract, self.mask = out, lanes, coordinate, extract, mask
 
     def type(self, type_: ir.Type | str) -> str:
         return lane_type(str(type_), self.lanes)
@@ -119,6 +129,8 @@ class _Cloner:
             return [_SPECIAL[name](self, op, operands)]
         if op.regions or not name.startswith(("arith.", "math.")):
             raise Unsupported(f"{name} in a region")
+        if name in _INTEGER_DIVISIONS and self.mask:
+            operands = [operands[0], self._safe_divisor(operands[1], str(op.operands[1].type))]
         if _is_narrow(op):
             return [self._widened(op, operands)]
         if name in _EXPANDED:
@@ -131,6 +143,11 @@ class _Cloner:
         if name.startswith("math.") and name not in _NATIVE_MATH:
             raise Unsupported(f"{name} in a region")
         return [self._copy(op, operands)]
+
+    def _safe_divisor(self, divisor: str, dtype: str) -> str:
+        type_ = self.type(dtype)
+        one = self.out.constant("1", type_)
+        return self.out.value(f"arith.select {self.mask}, {divisor}, {one} : {self.type('i1')}, {type_}")
 
     def _copy(self, op: ir.Operation, operands: list[str]) -> str:
         """The op itself in generic form, at the lane type."""

@@ -141,6 +141,7 @@ class Generic:
     types: tuple[TensorType, ...]
     block: ir.Block
     is_anchor: bool
+    extracts: dict[ir.Value, Operand]  # operands that the region reads with tensor.extract
 
     @cached_property
     def reduction_dims(self) -> frozenset[int]:

@@ -155,7 +155,19 @@ class _Reader:
             types=tuple(tensor_type(r.type) for r in op.results),
             block=op.regions[0].blocks[0],
             is_anchor="nova.anchor" in op.attributes,
+            extracts=self._extracts(op.regions[0].blocks[0]),
         )
+
+    def _extracts(self, block: ir.Block) -> dict[ir.Value, Operand]:
+        found: dict[ir.Value, Operand] = {}
+        for op in block.operations:
+            if op.operation.name == "tensor.extract":
+                tensor = op.operation.operands[0]
+                source = self.sources.get(tensor)
+                if not isinstance(source, Operand):
+                    raise Unsupported("tensor.extract of a value that is not an operand of the kernel")
+                found[tensor] = source
+        return found
 
     def _view(self, op: ir.Operation) -> _View:
         """A slice or reshape of an operand: the same memory under another shape."""
