@@ -1,0 +1,111 @@
+"""The sizes of a contract kernel's parts under a schedule, and where each lies in the workspace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blutrain.nova.cpu.configure_contract import ContractSchedule
+from blutrain.nova.cpu.contract_form import Contract
+from blutrain.nova.kernel import ITEM_BYTES
+
+ALIGNMENT = 64
+PAGE = 4096
+PARTIAL_ITEM_BYTES = 8  # of a partial value of any dtype, so that rows of them stay aligned
+
+
+@dataclass(frozen=True)
+class PanelShape:
+    """A packed panel: `width` rows at `pitch` elements from one k to the next, `steps` of k."""
+
+    width: int
+    pitch: int
+    lanes: int
+    steps: int
+
+    @property
+    def size(self) -> int:
+        return self.steps * self.pitch
+
+
+class Layout:
+    """Counts of panels, blocks, tiles and tasks, and byte offsets into the workspace.
+
+    The workspace holds, in this order: the shared packed factors; tiles of the cuts of k; rows of partial values; and for every worker its own
+    packed panels and tiles, `worker_stride` bytes apart, starting at `worker`.
+    """
+
+    def __init__(self, contract: Contract, schedule: ContractSchedule, threads: int):
+        self.contract, self.schedule = contract, schedule
+        self.dtype = contract.dtype
+        self.item = ITEM_BYTES[contract.dtype]
+        self.batch, self.m, self.n, self.k = (contract.extent(a) for a in ("batch", "m", "n", "k"))
+        self.panels_m, self.panels_n = -(-self.m // schedule.mr), -(-self.n // schedule.nr)
+        self.blocks = max(1, -(-self.k // schedule.kc))
+        self.rows = self._shape(schedule.mr, schedule.row_pitch, schedule.share_rows)
+        self.columns = self._shape(schedule.nr, schedule.nr, schedule.share_columns)
+        self.tile_bytes = schedule.mr * schedule.nr * self.item
+        self.cells = self.batch * schedule.m_tasks * schedule.n_tasks if self.panels_m and self.panels_n else 0
+        self.most_rows, self.most_columns = (
+            -(-self.panels_m // schedule.m_tasks),
+            -(-self.panels_n // schedule.n_tasks),
+        )
+        self._place(threads)
+
+    def _shape(self, width: int, pitch: int, shared: bool) -> PanelShape:
+        """Panels of a shared factor hold all of k, those of a task one block."""
+        return PanelShape(width, pitch, self.schedule.lanes, (self.blocks if shared else 1) * self.schedule.kc)
+
+    def _place(self, threads: int) -> None:
+        schedule, item = self.schedule, self.item
+        end = 0
+
+        def take(size: int) -> int:
+            nonlocal end
+            start, end = end, end + -(-size // ALIGNMENT) * ALIGNMENT
+            return start
+
+        self.shared_rows = take(schedule.share_rows * self.batch * self.panels_m * self.rows.size * item)
+        self.shared_columns = take(schedule.share_columns * self.batch * self.panels_n * self.columns.size * item)
+        tiles = self.batch * self.panels_m * self.panels_n
+        self.cut_tiles = take((schedule.split > 1) * tiles * schedule.split * self.tile_bytes)
+        self.partials = take(self.num_partial_rows * self.partial_row_bytes)
+        self.worker, end = end, 0
+        self.worker_rows = take((not schedule.share_rows) * self.most_rows * self.rows.size * item)
+        self.worker_columns = take((not schedule.share_columns) * self.columns.size * item)
+        self.worker_tiles = take(self.num_worker_tiles * self.tile_bytes)
+        # A line more than whole pages keeps the workers' buffers out of the same cache sets.
+        self.worker_stride = -(-end // PAGE) * PAGE + 2 * ALIGNMENT
+        self.workspace_bytes = self.worker + self.worker_stride * threads
+
+    @property
+    def num_worker_tiles(self) -> int:
+        """Tiles of sums that a task keeps: all of its own where k has several blocks, else the current one."""
+        return self.most_rows * self.most_columns if self.blocks > 1 and self.schedule.split == 1 else 1
+
+    @property
+    def num_partial_rows(self) -> int:
+        """Tasks that leave partial values of the same column: batches times cuts along m."""
+        return self.batch * self.schedule.m_tasks if self.contract.reductions and self.cells else 0
+
+    @property
+    def partial_width_bytes(self) -> int:
+        """Bytes of one reduction's partial values of one task."""
+        return self.panels_n * self.schedule.nr * PARTIAL_ITEM_BYTES
+
+    @property
+    def partial_row_bytes(self) -> int:
+        return len(self.contract.reductions) * self.partial_width_bytes
+
+    @property
+    def pack_tasks(self) -> tuple[int, int]:
+        """Tasks that pack the shared rows, and the shared columns: in proportion to the elements, at most one a panel."""
+        work = (
+            self.schedule.share_rows * self.panels_m * self.rows.size,
+            self.schedule.share_columns * self.panels_n * self.columns.size,
+        )
+        panels = (self.batch * self.panels_m, self.batch * self.panels_n)
+        rows, columns = (
+            min(p, max(1, round(self.schedule.pack_tasks * w / sum(work)))) if w else 0
+            for w, p in zip(work, panels, strict=True)
+        )
+        return rows, columns
