@@ -1,0 +1,38 @@
+"""nova: the JIT compiler. `model.compile()` turns it on; see docs/architecture.md for the whole way.
+
+Reading order: trace (what is recorded), log and record (events, replay), flush (who executes), interpret and program (the two
+executors), then import_trace, dialect, passes, kernel, clone and cpu (the compiler). Imports tensor, autograd's slot in dispatch and nn's
+Module; MLIR only below import_trace, so that a program from the disk cache loads without it.
+"""
+
+from __future__ import annotations
+
+from ..nn.compile_options import CompileOptions
+from ..nn.module import Module
+from ..tensor import dispatch
+from .compiled import CompiledModule
+from .explain import explain
+from .record import Recorder
+from .refuse import NovaWarning, forget_warnings
+
+__all__ = ["NovaWarning", "explain", "flush", "forget_warnings", "install", "recorder"]
+
+
+def install(module: Module, options: CompileOptions) -> CompiledModule:
+    """Turn recording on for `module`; called by Module.compile."""
+    if not isinstance(dispatch.recorder, Recorder):
+        dispatch.recorder = Recorder()
+    flush()
+    return CompiledModule(module, options)
+
+
+def recorder() -> Recorder | None:
+    """The process's recorder, None before the first compile()."""
+    return dispatch.recorder if isinstance(dispatch.recorder, Recorder) else None
+
+
+def flush() -> None:
+    """Execute what is pending now."""
+    current = recorder()
+    if current is not None:
+        current.flush()

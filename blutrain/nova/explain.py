@@ -1,0 +1,32 @@
+"""nova.explain(model): what the compiled step of a module is made of, as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def explain(module) -> str:
+    """The kernels of the module's latest program: user lines, schedule, bytes, FLOPs, intensity, predicted and measured time; memory.
+
+    Measuring runs the program once more on what is bound, on a copy of the state. Errors: ValueError for a module without a program.
+    """
+    from .explain_table import render
+
+    programs = programs_of(module)
+    if not programs:
+        raise ValueError(
+            "nova.explain: this module has no compiled program yet\n"
+            "  help: call model.compile() and run two training steps (or set NOVA_EXPLAIN=1)"
+        )
+    return render(programs[-1])
+
+
+def programs_of(module) -> list[Any]:
+    """The module's programs, least recently used first."""
+    compiled = getattr(module, "_compiled", None)
+    if compiled is None:
+        return []
+    from . import flush
+
+    flush()
+    return [entry.program for entry in compiled.programs if entry.program is not None]

@@ -1,0 +1,97 @@
+"""The interpreter: runs a trace with the eager rules of the table, node by node. The first of its two executors.
+
+It holds a value only until its last use, and writes state at the earliest point where no later node reads the old value and no later
+check can fail, so a step that raises leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..tensor.dispatch import execute
+from .trace import Constant, Node, Trace
+
+_NEVER = 1 << 60
+
+
+def interpret(trace: Trace, bindings: dict[int, Any]) -> dict[int, Any]:
+    """Run `trace` on arrays and Python numbers by value number; returns the arrays of `trace.outputs` and updates state in place.
+
+    Errors: what the eager rules raise, with a note that names the user's line.
+    """
+    values = dict(bindings)
+    last_use = _last_uses(trace)
+    pending_updates = dict(trace.updates)
+    unwritten = set(pending_updates.values())
+    last_check = max((i for i, n in enumerate(trace.nodes) if n.prim.name == "check"), default=-1)
+    for i, node in enumerate(trace.nodes):
+        operands = [x.value if isinstance(x, Constant) else values[x] for x in node.operands]
+        try:
+            results = execute(node.prim, trace.device, operands, node.attrs)
+        except Exception as error:
+            if hasattr(error, "add_note"):
+                error.add_note(f"in {node.prim.name}, recorded at {node.location}")
+            raise
+        if node.prim.num_results == 1:
+            values[node.results[0]] = results
+        elif node.results:
+            values.update(zip(node.results, results, strict=True))
+        written = _write_ready(values, pending_updates, unwritten, last_use, i) if i >= last_check else ()
+        for v in (*node.operands, *node.results, *written):
+            if isinstance(v, Constant) or v in bindings or v in unwritten:
+                continue
+            if last_use.get(v, -1) <= i:
+                values.pop(v, None)
+    for state, value in pending_updates.items():
+        values[state][...] = values[value]
+    return {v: values[v].copy() if v in bindings else _own(values[v]) for v in trace.outputs}
+
+
+def _last_uses(trace: Trace) -> dict[int, int]:
+    """Value -> index of the last node that reads its memory. A view's readers read its operand's memory too."""
+    last = dict.fromkeys(trace.outputs, _NEVER)
+    for i in range(len(trace.nodes) - 1, -1, -1):
+        node = trace.nodes[i]
+        until = max([i, *[last.get(r, i) for r in node.results]]) if _may_be_view(node) else i
+        for x in node.operands:
+            if not isinstance(x, Constant):
+                last[x] = max(last.get(x, -1), until)
+    return last
+
+
+def _may_be_view(node: Node) -> bool:
+    return node.prim.kind == "movement" or node.prim.name == "cast"
+
+
+def _write_ready(values, pending: dict[int, int], unwritten: set[int], last_use, now: int) -> list[int]:
+    """Write the states whose new value exists and whose old value nothing reads any more; returns the new values written."""
+    ready = [s for s, v in pending.items() if v in values and last_use.get(s, -1) <= now]
+    written = [pending.pop(state) for state in ready]
+    for state, value in zip(ready, written, strict=True):
+        values[state][...] = values[value]
+    unwritten.difference_update(written)
+    unwritten.update(pending.values())
+    return written
+
+
+def _own(array):
+    """The array itself, or a copy where it is a view: a result never shares memory with state."""
+    return array if getattr(array, "base", None) is None else array.copy()
+
+
+def peak_bytes(trace: Trace) -> int:
+    """Bytes of intermediate values that the interpreter holds at its worst moment (views counted as copies, inputs not counted)."""
+    last_use = _last_uses(trace)
+    inputs = {x.value for x in trace.inputs}
+    keep = set(trace.updates.values())
+    live: dict[int, int] = {}
+    peak = 0
+    for i, node in enumerate(trace.nodes):
+        for v in node.results:
+            aval = trace.avals[v]
+            live[v] = 0 if _may_be_view(node) else aval.size * aval.dtype.itemsize
+        peak = max(peak, sum(live.values()))
+        for v in (*node.operands, *node.results):
+            if not isinstance(v, Constant) and v not in inputs and v not in keep and last_use.get(v, -1) <= i:
+                live.pop(v, None)
+    return peak

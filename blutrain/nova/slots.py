@@ -1,0 +1,137 @@
+"""Gradient slots: what `p.grad` is between compiled steps.
+
+A compiled step consumes the gradients of its parameters. They share one `Group`, whose `state` says what their slots hold, so that
+neither a replayed step nor zero_grad loops over parameters.
+"""
+
+from __future__ import annotations
+
+from ..errors import message
+from ..tensor.tensor import Tensor
+
+
+class Group:
+    """Parameters whose gradients one compiled step consumed. `state`: "consumed", "none" (after zero_grad) or "zero"; `complete`:
+    the optimizer holds no other parameters."""
+
+    __slots__ = ("complete", "members", "optimizer", "state")
+
+    def __init__(self, optimizer, parameters: list[Tensor]):
+        self.optimizer = optimizer
+        self.members = {id(p): p for p in parameters}
+        self.complete = all(id(p) in self.members for g in optimizer.param_groups for p in g["params"])
+        self.state = "consumed"
+
+
+class GradSlots:
+    """The slots of all parameters that compiled steps touch. A parameter in no group has its raw `_grad`."""
+
+    def __init__(self):
+        self._group_of: dict[int, Group] = {}
+        self._groups: set[Group] = set()
+        self._epoch = 0  # counts real gradients that were set
+        self._clean: tuple[int, int] = (-1, -1)  # a list of parameters (its id) found without gradients, and the epoch then
+
+    def consume(self, group: Group) -> None:
+        """The step of `group` ran: its members' slots are consumed."""
+        group.state = "consumed"
+        if group in self._groups:
+            return
+        for key, parameter in group.members.items():
+            old = self._group_of.get(key)
+            if old is not None:
+                self._leave(old, key)
+            self._group_of[key] = group
+            parameter._grad = None
+        self._groups.add(group)
+
+    def _leave(self, group: Group, key: int) -> None:
+        self._groups.discard(group)  # no longer whole: its next step enters all members again
+        del self._group_of[key]
+
+    def get(self, parameter: Tensor) -> Tensor | None:
+        """What `p.grad` gives. Errors: RuntimeError for a consumed gradient."""
+        group = self._group_of.get(id(parameter))
+        if group is None or group.state == "none":
+            return parameter._grad
+        if group.state == "consumed":
+            raise RuntimeError(
+                message(
+                    "grad",
+                    "the compiled step consumed this gradient: its memory was used again",
+                    help="read it before optimizer.step(), or use compile(keep_grads=True)",
+                )
+            )
+        self.set(parameter, zeros_like(parameter))
+        return parameter._grad
+
+    def set(self, parameter: Tensor, value: Tensor | None) -> None:
+        """`p.grad = value`."""
+        group = self._group_of.get(id(parameter))
+        if group is not None:
+            self._leave(group, id(parameter))
+        parameter._grad = value
+        if value is not None:
+            self._epoch += 1
+
+    def state(self, parameter: Tensor) -> str:
+        """none, zero, value or consumed."""
+        group = self._group_of.get(id(parameter))
+        if group is not None:
+            return group.state
+        return "none" if parameter._grad is None else "value"
+
+    def states(self, parameters: list[Tensor] | None):
+        """The slots of a backward's leaves as part of its key; "clean" where none holds a value.
+
+        Errors: RuntimeError where one was consumed and not zeroed since.
+        """
+        if parameters is None:
+            return None
+        token = id(parameters), self._epoch
+        if token == self._clean and all(g.state != "consumed" for g in self._groups):
+            return "clean"
+        states = tuple(self.state(p) for p in parameters)
+        if "consumed" in states:
+            self.raise_consumed()
+        if "value" in states:
+            return states
+        self._clean = token
+        return "clean"
+
+    @staticmethod
+    def raise_consumed() -> None:
+        """Errors: RuntimeError: backward into a slot whose gradient a step consumed."""
+        raise RuntimeError(
+            message(
+                "backward",
+                "the gradients of the last compiled step were consumed and not zeroed",
+                help="call optimizer.zero_grad() before the next backward, or use compile(keep_grads=True)",
+            )
+        )
+
+    def zero(self, parameters: list[Tensor], set_to_none: bool, optimizer=None) -> None:
+        """zero_grad: for a group that is all of an optimizer's parameters one write, else parameter by parameter."""
+        state = "none" if set_to_none else "zero"
+        for group in self._groups:
+            if group.optimizer is optimizer and group.complete:
+                group.state = state
+                return
+        given = {id(p) for p in parameters}
+        for group in [g for g in self._groups if g.members.keys() <= given]:
+            group.state = state
+        for parameter in parameters:
+            group = self._group_of.get(id(parameter))
+            if group is not None and group.state != state:
+                self._leave(group, id(parameter))
+                parameter._grad = None if set_to_none else zeros_like(parameter)
+            elif set_to_none:
+                parameter._grad = None
+            elif parameter._grad is not None:
+                parameter._grad.detach().zero_()
+
+
+def zeros_like(tensor: Tensor) -> Tensor:
+    """Zeros of a tensor's shape, dtype and device."""
+    array = tensor._buffer()
+    return Tensor._wrap(tensor.device.xp.zeros(array.shape, array.dtype), tensor.device, tensor._aval)
