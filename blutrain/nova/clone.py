@@ -41,7 +41,9 @@ _NATIVE_MATH = frozenset(
         "trunc",
     )
 )
-_INTEGER_DIVISIONS = frozenset(f"arith.{name}" for name in ("divsi", "divui", "remsi", "remui", "floordivsi", "ceildivsi"))
+_INTEGER_DIVISIONS = frozenset(
+    f"arith.{name}" for name in ("divsi", "divui", "remsi", "remui", "floordivsi", "ceildivsi")
+)
 _LIBM = {
     **{
         f"math.{name}": name

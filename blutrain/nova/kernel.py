@@ -141,6 +141,8 @@ class Generic:
     types: tuple[TensorType, ...]
     block: ir.Block
     is_anchor: bool
+    block_ops: tuple[str, ...]  # names of the region's ops
+    uses_index: frozenset[int]  # loop dimensions that the region asks for with linalg.index
     extracts: dict[ir.Value, Operand]  # operands that the region reads with tensor.extract
 
     @cached_property
@@ -150,19 +152,6 @@ class Generic:
     @property
     def is_reduction(self) -> bool:
         return bool(self.reduction_dims)
-
-    @cached_property
-    def uses_index(self) -> frozenset[int]:
-        """Loop dimensions that the region asks for with `linalg.index`."""
-        return frozenset(
-            ir.IntegerAttr(op.attributes["dim"]).value
-            for op in self.block.operations
-            if op.operation.name == "linalg.index"
-        )
-
-    @cached_property
-    def block_ops(self) -> tuple[str, ...]:
-        return tuple(op.operation.name for op in self.block.operations)
 
 
 @dataclass(frozen=True, eq=False)

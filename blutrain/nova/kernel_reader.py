@@ -145,6 +145,7 @@ class _Reader:
     def _generic(self, op: ir.Operation) -> Generic:
         iterators = tuple(re.search(r"<(\w+)>", str(a)).group(1) for a in op.attributes["iterator_types"])
         maps = [ir.AffineMapAttr(a).value for a in op.attributes["indexing_maps"]]
+        block = op.regions[0].blocks[0]
         num_inputs = ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[0]
         accesses = [self._access(v, m) for v, m in zip(op.operands, maps, strict=True)]
         return Generic(
@@ -153,9 +154,15 @@ class _Reader:
             inputs=tuple(accesses[:num_inputs]),
             outputs=tuple(accesses[num_inputs:]),
             types=tuple(tensor_type(r.type) for r in op.results),
-            block=op.regions[0].blocks[0],
+            block=block,
             is_anchor="nova.anchor" in op.attributes,
-            extracts=self._extracts(op.regions[0].blocks[0]),
+            block_ops=tuple(o.operation.name for o in block.operations),
+            uses_index=frozenset(
+                ir.IntegerAttr(o.attributes["dim"]).value
+                for o in block.operations
+                if o.operation.name == "linalg.index"
+            ),
+            extracts=self._extracts(block),
         )
 
     def _extracts(self, block: ir.Block) -> dict[ir.Value, Operand]:

@@ -258,7 +258,7 @@ def exp(f: FloatLanes, x: str) -> str:
 def expm1(f: FloatLanes, x: str) -> str:
     """2^n (e^r - 1) + (2^n - 1); for n = 0 that is the polynomial alone, so small x keep their relative precision."""
     low, high = f.format.exp_range
-    x = f.at_least(f.at_most(x, high), low)
+    argument, x = x, f.at_least(f.at_most(x, high), low)
     n, r = f.reduce_exponent(x)
     tail = f.fma(f.mul(r, r), f.polynomial(r, f.format.expm1), r)
     n = f.out.value(f"arith.maxsi {n}, {f.integer(-f.format.mantissa_bits - 40)} : {f.int_type}")
@@ -270,7 +270,8 @@ def expm1(f: FloatLanes, x: str) -> str:
     ordinary = f.fma(tail, power, f.sub(power, f.constant(1.0)))
     huge = f.mul(f.mul(f.add(tail, f.constant(1.0)), half), rest)
     is_huge = f.is_("oge", x, f.constant(float(f.format.bias) * math.log(2)))
-    return f.select(is_huge, huge, ordinary)
+    result = f.select(is_huge, huge, ordinary)
+    return f.select(f.is_("oeq", argument, f.constant(0.0)), argument, result)  # keeps the sign of -0
 
 
 def log(f: FloatLanes, x: str) -> str:

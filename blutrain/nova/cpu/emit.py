@@ -1,0 +1,203 @@
+"""Memory and functions of a generated CPU kernel: pointers, loads and stores at a lane type, the entry points.
+
+A phase is two functions. The entry `void symbol(ptr operands, ptr workspace, i64 task, i64 worker)` loads the pointers and
+calls a private body that takes each as an argument of its own: `llvm.noalias` on arguments is what lets LLVM keep values in
+registers across stores, and inlining turns it into scopes. A result that is written in an operand's memory shares that
+operand's pointer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blutrain.nova.emitter import Emitter, lane_type
+from blutrain.nova.kernel import ITEM_BYTES, Kernel
+
+POINTER = "!llvm.ptr"
+WORKSPACE, TASK, WORKER = "%workspace", "%task", "%worker"
+
+
+def memory_type(dtype: str) -> str:
+    """The type of one element in memory: i1 takes a byte."""
+    return "i8" if dtype == "i1" else dtype
+
+
+def result_pointer(kernel: Kernel, result: int) -> str:
+    """The body's name of the memory of a result."""
+    alias = kernel.aliases[result]
+    return f"%a{alias if alias >= 0 else len(kernel.operands) + result}"
+
+
+def operand_pointer(index: int) -> str:
+    return f"%a{index}"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Loads and stores through an Emitter; `offset` is an i64 name counting elements of `dtype`."""
+
+    out: Emitter
+
+    def address(self, pointer: str, offset: str, dtype: str) -> str:
+        element = memory_type(dtype)
+        return self.out.value(
+            f"llvm.getelementptr inbounds {pointer}[{offset}] : ({POINTER}, i64) -> {POINTER}, {element}"
+        )
+
+    def load(self, pointer: str, offset: str, dtype: str, lanes: int, mask: str | None = None) -> str:
+        """One element (`lanes` 0) or `lanes` consecutive ones; those outside `mask` read as zero and are not touched."""
+        type_ = lane_type(memory_type(dtype), lanes)
+        address = self.address(pointer, offset, dtype)
+        align = f"{{alignment = {ITEM_BYTES[dtype]} : i64}}"
+        if mask is None:
+            value = self.out.value(f"llvm.load {address} {align} : {POINTER} -> {type_}")
+        else:
+            zero = self._zero(memory_type(dtype), lanes)
+            masks = f"({POINTER}, {lane_type('i1', lanes)}, {type_}) -> {type_}"
+            align = align.replace("i64", "i32")
+            value = self.out.value(f"llvm.intr.masked.load {address}, {mask}, {zero} {align} : {masks}")
+        return self._from_memory(value, dtype, lanes)
+
+    def store(self, value: str, pointer: str, offset: str, dtype: str, lanes: int, mask: str | None = None) -> None:
+        type_ = lane_type(memory_type(dtype), lanes)
+        value = self._to_memory(value, dtype, lanes)
+        address = self.address(pointer, offset, dtype)
+        align = f"{{alignment = {ITEM_BYTES[dtype]} : i64}}"
+        if mask is None:
+            self.out.line(f"llvm.store {value}, {address} {align} : {type_}, {POINTER}")
+            return
+        types = f"{type_}, {lane_type('i1', lanes)} into {POINTER}"
+        self.out.line(f"llvm.intr.masked.store {value}, {address}, {mask} {align.replace('i64', 'i32')} : {types}")
+
+    def load_at(self, pointer: str, offsets: str, dtype: str, lanes: int, mask: str | None = None) -> str:
+        """A gather: `offsets` are i64 lanes (one i64 for lanes 0)."""
+        if not lanes:
+            return self.load(pointer, offsets, dtype, 0)
+        element, type_ = memory_type(dtype), lane_type(memory_type(dtype), lanes)
+        pointers = f"vector<{lanes}x{POINTER}>"
+        indices = lane_type("i64", lanes)
+        addresses = self.out.value(
+            f"llvm.getelementptr inbounds {pointer}[{offsets}] : ({POINTER}, {indices}) -> {pointers}, {element}"
+        )
+        mask = mask or self.out.constant("true", lane_type("i1", lanes))
+        align = f"{{alignment = {ITEM_BYTES[dtype]} : i32}}"
+        types = f"({pointers}, {lane_type('i1', lanes)}, {type_}) -> {type_}"
+        zero = self._zero(element, lanes)
+        return self._from_memory(
+            self.out.value(f"llvm.intr.masked.gather {addresses}, {mask}, {zero} {align} : {types}"), dtype, lanes
+        )
+
+    def store_at(self, value: str, pointer: str, offsets: str, dtype: str, lanes: int, mask: str | None = None) -> None:
+        """A scatter to distinct places."""
+        if not lanes:
+            self.store(value, pointer, offsets, dtype, 0)
+            return
+        value = self._to_memory(value, dtype, lanes)
+        pointers = f"vector<{lanes}x{POINTER}>"
+        addresses = self.out.value(
+            f"llvm.getelementptr inbounds {pointer}[{offsets}] : "
+            f"({POINTER}, {lane_type('i64', lanes)}) -> {pointers}, {memory_type(dtype)}"
+        )
+        mask = mask or self.out.constant("true", lane_type("i1", lanes))
+        align = f"{{alignment = {ITEM_BYTES[dtype]} : i32}}"
+        types = f"{lane_type(memory_type(dtype), lanes)}, {lane_type('i1', lanes)} into {pointers}"
+        self.out.line(f"llvm.intr.masked.scatter {value}, {addresses}, {mask} {align} : {types}")
+
+    def _zero(self, element: str, lanes: int) -> str:
+        return self.out.constant("0" if element.startswith("i") else "0.0", lane_type(element, lanes))
+
+    def _from_memory(self, value: str, dtype: str, lanes: int) -> str:
+        if dtype != "i1":
+            return value
+        return self.out.value(f"arith.cmpi ne, {value}, {self._zero('i8', lanes)} : {lane_type('i8', lanes)}")
+
+    def _to_memory(self, value: str, dtype: str, lanes: int) -> str:
+        if dtype != "i1":
+            return value
+        return self.out.value(f"arith.extui {value} : {lane_type('i1', lanes)} to {lane_type('i8', lanes)}")
+
+
+class Integers:
+    """i64 arithmetic on names and Python ints; what is known now is folded now."""
+
+    def __init__(self, out: Emitter):
+        self.out = out
+
+    def name(self, x: str | int) -> str:
+        return self.out.integer(x) if isinstance(x, int) else x
+
+    def add(self, a: str | int, b: str | int) -> str | int:
+        if isinstance(a, int) and isinstance(b, int):
+            return a + b
+        if a == 0 or b == 0:
+            return b if a == 0 else a
+        return self._op("addi", a, b)
+
+    def sub(self, a: str | int, b: str | int) -> str | int:
+        if isinstance(a, int) and isinstance(b, int):
+            return a - b
+        return a if b == 0 else self._op("subi", a, b)
+
+    def mul(self, a: str | int, b: str | int) -> str | int:
+        if isinstance(a, int) and isinstance(b, int):
+            return a * b
+        if a == 0 or b == 0:
+            return 0
+        if a == 1 or b == 1:
+            return b if a == 1 else a
+        return self._op("muli", a, b)
+
+    def div(self, a: str | int, b: int) -> str | int:
+        """Quotient of a non-negative number."""
+        if isinstance(a, int):
+            return a // b
+        return a if b == 1 else self._op("divui", a, b)
+
+    def rem(self, a: str | int, b: int) -> str | int:
+        if isinstance(a, int):
+            return a % b
+        return 0 if b == 1 else self._op("remui", a, b)
+
+    def min(self, a: str | int, b: str | int) -> str | int:
+        if isinstance(a, int) and isinstance(b, int):
+            return min(a, b)
+        return self._op("minsi", a, b)
+
+    def max(self, a: str | int, b: str | int) -> str | int:
+        if isinstance(a, int) and isinstance(b, int):
+            return max(a, b)
+        return self._op("maxsi", a, b)
+
+    def _op(self, op: str, a: str | int, b: str | int) -> str:
+        return self.out.value(f"arith.{op} {self.name(a)}, {self.name(b)} : i64")
+
+
+def phase_text(kernel: Kernel, symbol: str, out: Emitter) -> str:
+    """The two functions of a phase whose body was written to `out`."""
+    count = len(kernel.operands) + len(kernel.results)
+    used = [i for i in range(count) if i < len(kernel.operands) or kernel.aliases[i - len(kernel.operands)] < 0]
+    arguments = [f"%a{i}: {POINTER} {{llvm.noalias}}" for i in used]
+    arguments += [f"{WORKSPACE}: {POINTER} {{llvm.noalias}}", f"{TASK}: i64", f"{WORKER}: i64"]
+    loads = []
+    for i in used:
+        loads.append(f"  %s{i} = llvm.getelementptr inbounds %operands[{i}] : ({POINTER}) -> {POINTER}, {POINTER}")
+        loads.append(f"  %a{i} = llvm.load %s{i} : {POINTER} -> {POINTER}")
+    names = ", ".join([f"%a{i}" for i in used] + [WORKSPACE, TASK, WORKER])
+    types = ", ".join([POINTER] * (len(used) + 1) + ["i64", "i64"])
+    return "\n".join(
+        [
+            f"llvm.func internal @{symbol}_body({', '.join(arguments)}) {{",
+            out.function_body(),
+            "  llvm.return",
+            "}",
+            f"llvm.func @{symbol}(%operands: {POINTER}, {WORKSPACE}: {POINTER}, {TASK}: i64, {WORKER}: i64) {{",
+            *loads,
+            f"  llvm.call @{symbol}_body({names}) : ({types}) -> ()",
+            "  llvm.return",
+            "}",
+        ]
+    )
+
+
+def module_text(functions: list[str], declarations: dict[str, str]) -> str:
+    return "module {\n" + "\n".join([*sorted(declarations.values()), *functions]) + "\n}\n"

@@ -1,0 +1,190 @@
+"""map kernels: every result element from the operands' elements at one point, vectorised, in parallel chunks.
+
+The lane dimension is the one along which most accesses are contiguous. The other dimensions are flattened into rows; tasks
+are ranges of rows, or chunks of a row where rows are few. Where an operand is contiguous along another dimension (a
+transpose) that dimension becomes the innermost loop, so that the cache lines of a gathered strip are used up before they
+are left. Gather kernels are map kernels with one value that is a row of a table.
+"""
+
+from __future__ import annotations
+
+import math
+
+from blutrain.nova.clone import check_block
+from blutrain.nova.cpu.configure_common import lanes_of, num_tasks, predicted_us, round_up, unroll_of
+from blutrain.nova.cpu.emit import TASK, Integers, module_text, phase_text, result_pointer
+from blutrain.nova.cpu.emit_domain import Domain, build_domain
+from blutrain.nova.cpu.emit_nest import Evaluator, Number, Point, strip_loop
+from blutrain.nova.emitter import Emitter
+from blutrain.nova.kernel import (
+    Access,
+    Gather,
+    GeneratedKernel,
+    Generic,
+    Kernel,
+    Operand,
+    Phase,
+    Unsupported,
+    region_flops,
+)
+from blutrain.nova.target import CpuFacts
+
+
+def supports(kernel: Kernel) -> str | None:
+    """None, or why this generator does not take the kernel."""
+    try:
+        _checked_domain(kernel)
+    except Unsupported as reason:
+        return str(reason)
+    return None
+
+
+def configure(kernel: Kernel, facts: CpuFacts) -> dict[str, int]:
+    """`tasks` pieces of `lanes`-wide vectors, `unroll` at a time."""
+    ops = sum(region_flops(op.block_ops) for op in kernel.generics)
+    return {"lanes": lanes_of(facts), "unroll": unroll_of(ops), "tasks": num_tasks(kernel, facts)}
+
+
+def generate(kernel: Kernel, facts: CpuFacts, config: dict[str, int]) -> GeneratedKernel:
+    domain = _checked_domain(kernel)
+    out = Emitter()
+    tasks = _MapBody(kernel, domain, out, config).emit()
+    symbol = f"{kernel.symbol}_0"
+    return GeneratedKernel(
+        text=module_text([phase_text(kernel, symbol, out)], out.declarations),
+        phases=(Phase(symbol, tasks),),
+        workspace_bytes=0,
+        bytes=kernel.bytes,
+        flops=kernel.flops,
+        predicted_us=predicted_us(kernel, facts, tasks),
+    )
+
+
+def _checked_domain(kernel: Kernel) -> Domain:
+    domain = build_domain(kernel)
+    everything = frozenset(range(len(domain.extents)))
+    for op in kernel.ops:
+        if isinstance(op, Generic):
+            if op.is_reduction:
+                raise Unsupported("a reduction in a map kernel")
+            check_block(op.block)
+        elif not isinstance(op, Gather) or not isinstance(op.table, Operand) or not isinstance(op.ids, Operand):
+            raise Unsupported("an op that is neither element-wise nor a gather from an operand")
+        elif op.table_type.shape[0] == 0 and domain.size:
+            raise Unsupported("a gather from an empty table")
+    for store in domain.stores:
+        if store.dims != everything:
+            raise Unsupported("results over different loops")
+    return domain
+
+
+class _MapBody:
+    def __init__(self, kernel: Kernel, domain: Domain, out: Emitter, config: dict[str, int]):
+        self.kernel, self.domain, self.out, self.config = kernel, domain, out, config
+        self.ints, self.evaluator = Integers(out), Evaluator(kernel, domain, out)
+        self.lane_dim, self.inner_dim = _choose_dims(domain, _accesses(domain), config["lanes"])
+        self.outer_dims = [d for d in range(len(domain.extents)) if d not in (self.lane_dim, self.inner_dim)]
+
+    def emit(self) -> int:
+        """Write the body; returns the number of tasks."""
+        extents, config = self.domain.extents, self.config
+        top = Point({}, 0)
+        if self.lane_dim is None:
+            self._element([top])
+            return 1
+        rows, length = math.prod(extents[d] for d in self.outer_dims), extents[self.lane_dim]
+        tasks, step = config["tasks"], config["lanes"] * config["unroll"]
+        if tasks == 1 or rows >= 2 * tasks or length <= step:
+            per_task = max(1, math.ceil(rows / tasks))
+            self._rows(top, rows, per_task)
+            return max(1, math.ceil(rows / per_task))
+        chunk = round_up(math.ceil(length / math.ceil(tasks / max(rows, 1))), step)
+        chunks = math.ceil(length / chunk)
+        row = self.ints.div(TASK, chunks)
+        lower = self.ints.mul(self.ints.rem(TASK, chunks), chunk)
+        upper = self.ints.min(self.ints.add(lower, chunk), length)
+        self._strips(Point(self._unflatten(row), 0, top), lower, upper if chunks > 1 else length)
+        return max(1, rows * chunks)
+
+    def _rows(self, top: Point, rows: int, per_task: int) -> None:
+        """A range of rows by task, all of their columns."""
+        length = self.domain.extents[self.lane_dim]
+        if rows <= 1:
+            if rows:
+                self._strips(Point(dict.fromkeys(self.outer_dims, 0), 0, top), 0, length)
+            return
+        first: Number = self.ints.mul(TASK, per_task) if per_task < rows else 0
+        last = self.ints.min(self.ints.add(first, per_task), rows)
+
+        def row(index: str, _: list[str]) -> list[str]:
+            self._strips(Point(self._unflatten(index), self.out.innermost, top), 0, length)
+            return []
+
+        self.out.loop(self.ints.name(first), self.ints.name(last), self.ints.name(1), row)
+
+    def _unflatten(self, row: Number) -> dict[int, Number]:
+        """Indices of the outer dimensions from the flat row number."""
+        indices: dict[int, Number] = {}
+        for d in reversed(self.outer_dims):
+            extent = self.domain.extents[d]
+            is_first = d == self.outer_dims[0]
+            indices[d] = row if is_first else self.ints.rem(row, extent)
+            row = row if is_first else self.ints.div(row, extent)
+        return indices
+
+    def _strips(self, row: Point, lower: Number, upper: Number) -> None:
+        unroll = 1 if self.inner_dim is not None else self.config["unroll"]
+        length = self.domain.extents[self.lane_dim]
+
+        def strip(starts: list[Number], lanes: int, mask: str | None, _: list[str]) -> list[str]:
+            depth = self.out.innermost
+            points = [Point({self.lane_dim: s}, depth, row, self.lane_dim, lanes, mask) for s in starts]
+            if self.inner_dim is None:
+                self._element(points)
+            else:
+                self._inner_loop(row, starts[0], lanes, mask)
+            return []
+
+        strip_loop(self.out, lower, upper, length, self.config["lanes"], unroll, strip)
+
+    def _inner_loop(self, row: Point, start: Number, lanes: int, mask: str | None) -> None:
+        inner = self.inner_dim
+        assert inner is not None
+
+        def step(index: str, _: list[str]) -> list[str]:
+            at = Point({inner: index}, self.out.innermost, row)
+            self._element([Point({self.lane_dim: start}, self.out.innermost, at, self.lane_dim, lanes, mask)])
+            return []
+
+        extent = self.ints.name(self.domain.extents[inner])
+        self.out.loop(self.ints.name(0), extent, self.ints.name(1), step)
+
+    def _element(self, points: list[Point]) -> None:
+        """All results at each point: every value before any store, for a result may share an operand's memory."""
+        for point in points:
+            values = [self.evaluator.source(s.source, s.access, point) for s in self.domain.stores]
+            for store, value in zip(self.domain.stores, values, strict=True):
+                self.evaluator.store(value, store.access, result_pointer(self.kernel, store.result), point)
+
+
+def _accesses(domain: Domain) -> list[Access]:
+    found = [a for p in domain.ops for a in (*p.inputs, *p.outputs) if isinstance(a.source, Operand)]
+    return list(dict.fromkeys(found))
+
+
+def _choose_dims(domain: Domain, loads: list[Access], lanes: int) -> tuple[int | None, int | None]:
+    """(lane dimension, innermost loop inside a strip or None)."""
+    if not domain.extents:
+        return None, None
+
+    def score(d: int) -> tuple[bool, int, int]:
+        contiguous = 2 * sum(s.access.strides[d] == 1 for s in domain.stores) + sum(a.strides[d] == 1 for a in loads)
+        return (domain.extents[d] >= lanes, contiguous, d)
+
+    lane = max(range(len(domain.extents)), key=score)
+    for access in loads:
+        if abs(access.strides[lane]) > 1:
+            unit = [d for d, s in enumerate(access.strides) if s == 1 and d != lane and domain.extents[d] > 1]
+            if unit:
+                return lane, unit[0]
+    return lane, None
