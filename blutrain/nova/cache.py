@@ -175,4 +175,4 @@ def _outside_depth() -> int:
     frame, depth = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
         frame, depth = frame.f_back, depth + 1
-    return depth - 1
+    return depth

@@ -67,6 +67,15 @@ class OutputSpec:
 
 
 @dataclass(frozen=True)
+class Check:
+    """A value check: the i32 at `flag` is not 0 after a run in which it failed (and all state updates were skipped)."""
+
+    flag: BufferRef
+    message: str
+    location: str = ""
+
+
+@dataclass(frozen=True)
 class ProgramPlan:
     """Kernels, launches in order, and the sizes of all memory they touch. Frozen; `check()` before use."""
 
@@ -76,27 +85,22 @@ class ProgramPlan:
     inputs: tuple[InputSpec, ...] = ()
     outputs: tuple[OutputSpec, ...] = ()
     constants: tuple[bytes, ...] = ()
+    checks: tuple[Check, ...] = ()
 
     def check(self) -> None:
         """Raises NovaError unless every launch names an existing kernel and every reference lies inside its buffer."""
+        sizes = {space: self.sizes(space) for space in SPACES}
         for launch in self.launches:
             if isinstance(launch, Callback):
                 continue
             if not 0 <= launch.kernel < len(self.kernels):
                 raise _fault(launch, f"kernel {launch.kernel} does not exist (the plan has {len(self.kernels)})")
             for ref in launch.operands:
-                self._check_ref(launch, ref, 0)
+                _check_ref(launch, ref, 0, sizes)
             if launch.predicate is not None:
-                self._check_ref(launch, launch.predicate, ITEM_BYTES["i32"])
-
-    def _check_ref(self, launch: Launch, ref: BufferRef, num_bytes: int) -> None:
-        if ref.space not in SPACES:
-            raise _fault(launch, f"unknown space {ref.space!r} in {ref}")
-        sizes = self.sizes(ref.space)
-        if not 0 <= ref.index < len(sizes):
-            raise _fault(launch, f"{ref} does not exist (the plan has {len(sizes)} of this space)")
-        if not 0 <= ref.offset <= sizes[ref.index] - num_bytes:
-            raise _fault(launch, f"{ref} lies outside its buffer of {sizes[ref.index]} bytes")
+                _check_ref(launch, launch.predicate, ITEM_BYTES["i32"], sizes)
+        for check in self.checks:
+            _check_ref(check, check.flag, ITEM_BYTES["i32"], sizes)
 
     def sizes(self, space: str) -> tuple[int, ...]:
         """Bytes of every buffer of a space."""
@@ -108,6 +112,18 @@ class ProgramPlan:
         return tuple(prod(spec.shape) * ITEM_BYTES[spec.dtype] for spec in specs)
 
 
-def _fault(launch: Launch, rule: str) -> NovaError:
-    location = launch.locations[0] if launch.locations else ""
-    return NovaError(rule, stage="host_program", op=launch.label, location=location)
+def _check_ref(owner: Launch | Check, ref: BufferRef, num_bytes: int, sizes: dict[str, tuple[int, ...]]) -> None:
+    if ref.space not in sizes:
+        raise _fault(owner, f"unknown space {ref.space!r} in {ref}")
+    buffers = sizes[ref.space]
+    if not 0 <= ref.index < len(buffers):
+        raise _fault(owner, f"{ref} does not exist (the plan has {len(buffers)} of this space)")
+    if not 0 <= ref.offset <= buffers[ref.index] - num_bytes:
+        raise _fault(owner, f"{ref} lies outside its buffer of {buffers[ref.index]} bytes")
+
+
+def _fault(owner: Launch | Check, rule: str) -> NovaError:
+    if isinstance(owner, Check):
+        return NovaError(rule, stage="host_program", op="value check", location=owner.location)
+    location = owner.locations[0] if owner.locations else ""
+    return NovaError(rule, stage="host_program", op=owner.label, location=location)

@@ -116,12 +116,27 @@ def to_llvm_ir(text: str, triple: str) -> str:
             stage = "passes"
             PassManager.parse(pipeline(text, triple)).run(module.operation)
             stage = "translate"
+            _check_is_lowered(module)
             ir = translate_module_to_llvmir(module.operation)
         except (MLIRError, ValueError, RuntimeError) as error:
             raise LoweringError(stage, str(error)) from error
-    if not ir:
-        raise LoweringError("translate", "an operation has no translation to LLVM IR (see the worker's output)")
     return ir
+
+
+def _check_is_lowered(module) -> None:
+    """The translation crashes on operations that it does not know, so they are looked for first."""
+    from mlir.ir import WalkResult
+
+    left: dict[str, None] = {}
+
+    def note(operation):
+        if not operation.name.startswith("llvm.") and operation.name != "builtin.module":
+            left[operation.name] = None
+        return WalkResult.ADVANCE
+
+    module.operation.walk(note)
+    if left:
+        raise LoweringError("translate", f"operations that the lowering passes left: {', '.join(left)}")
 
 
 def to_object(ir: str, triple: str, cpu: str, features: str, library: str) -> bytes:
