@@ -1,20 +1,17 @@
-"""Builds `nova.kernel` text for tests and benchmarks, and runs generated CPU kernels without the host program."""
+"""Builds `nova.kernel` text for tests and benchmarks, and runs generated CPU kernels as programs of one launch."""
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-import threading
 from dataclasses import dataclass, field
 
 import numpy as np
 from mlir import ir
-from mlir.execution_engine import ExecutionEngine
-from mlir.passmanager import PassManager
 
-from blutrain.nova.cpu.lower import pipeline
+from blutrain.nova.cpu.executable import Executable, build_executable
 from blutrain.nova.kernel import GeneratedKernel, Kernel, read_kernel
-from blutrain.nova.target import host_cpu
+from blutrain.nova.plan import BufferRef, InputSpec, Launch, OutputSpec, ProgramPlan
+from blutrain.nova.target import CpuFacts, host_cpu
 
 DTYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "i64": np.int64, "i32": np.int32, "i1": np.bool_}
 
@@ -113,81 +110,26 @@ def parse_kernel(text: str) -> tuple[Kernel, ir.Module]:
     return read_kernel(op), module
 
 
-class Runner:
-    """A generated kernel, compiled here and now; `threads` Python threads claim tasks."""
-
-    def __init__(self, kernel: Kernel, generated: GeneratedKernel, threads: int = 1):
-        self.kernel, self.generated, self.threads = kernel, generated, threads
-        phases = [_wrapper(p.symbol) for p in generated.phases]
-        facts = host_cpu()
-        with ir.Context(), ir.Location.unknown():
-            module = ir.Module.parse(generated.text + "".join(phases))
-            PassManager.parse(pipeline(generated.text, facts.triple)).run(module.operation)
-            self.engine = ExecutionEngine(module, opt_level=3)
-        signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-        looped = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64)
-        self.phases = []
-        for phase in generated.phases:
-            address = self.engine.raw_lookup(phase.symbol)
-            assert address, phase.symbol
-            self.phases.append((signature(address), phase.tasks))
-        self.loops = [looped(self.engine.raw_lookup(f"all_{p.symbol}")) for p in generated.phases]
-        self.workspace = aligned(generated.workspace_bytes, np.uint8)
-        self.workspace[:] = 0xFF  # NaN in every float format: reads of what nobody wrote show
-
-    def run(self, operands: list[np.ndarray], results: list[np.ndarray]) -> None:
-        pointers = (ctypes.c_void_p * (len(operands) + len(results)))(*[a.ctypes.data for a in [*operands, *results]])
-        self.launch(ctypes.addressof(pointers))
-
-    def launch(self, operands: int) -> None:
-        space = self.workspace.ctypes.data
-        for (function, tasks), loop in zip(self.phases, self.loops, strict=True):
-            if self.threads == 1:
-                for task in range(tasks):
-                    function(operands, space, task, 0)
-            else:
-                self._fork_join(loop, operands, space, tasks)
-
-    def _fork_join(self, loop, operands: int, space: int, tasks: int) -> None:
-        counter = np.zeros(1, np.int64)
-
-        def work(worker: int) -> None:
-            loop(operands, space, counter.ctypes.data, tasks, worker)
-
-        others = [threading.Thread(target=work, args=(w,)) for w in range(1, self.threads)]
-        for thread in others:
-            thread.start()
-        work(0)
-        for thread in others:
-            thread.join()
+def compiled(kernel: Kernel, generated: GeneratedKernel, facts: CpuFacts | None = None) -> Executable:
+    """A program of one launch: the kernel's operands are inputs, its results outputs (aliased ones too: bind the same memory)."""
+    places = [BufferRef("input", i) for i in range(len(kernel.operands))]
+    places += [BufferRef("output", i) for i in range(len(kernel.results))]
+    plan = ProgramPlan(
+        kernels=(generated,),
+        launches=(Launch(0, tuple(places), label=kernel.anchor),),
+        arena_bytes=0,
+        inputs=tuple(InputSpec(t.shape, t.dtype) for t in kernel.operands),
+        outputs=tuple(OutputSpec(t.shape, t.dtype) for t in kernel.results),
+    )
+    executable = build_executable(plan, facts or host_cpu())
+    executable._workspace.fill(0xFF)  # NaN in every float format: a read of what nobody wrote shows
+    return executable
 
 
-def _wrapper(symbol: str) -> str:
-    """Names the engine finds: the phase itself, and a loop in which a thread claims tasks of it."""
-    return f"""
-llvm.func @_mlir_{symbol}(%o: !llvm.ptr, %w: !llvm.ptr, %t: i64, %n: i64) {{
-  func.call @{symbol}(%o, %w, %t, %n) : (!llvm.ptr, !llvm.ptr, i64, i64) -> ()
-  llvm.return
-}}
-llvm.func @_mlir_all_{symbol}(%o: !llvm.ptr, %w: !llvm.ptr, %next: !llvm.ptr, %tasks: i64, %worker: i64) {{
-  %one = llvm.mlir.constant(1 : i64) : i64
-  llvm.br ^claim
-^claim:
-  %t = llvm.atomicrmw add %next, %one acq_rel : !llvm.ptr, i64
-  %more = llvm.icmp "slt" %t, %tasks : i64
-  llvm.cond_br %more, ^work, ^end
-^work:
-  func.call @{symbol}(%o, %w, %t, %worker) : (!llvm.ptr, !llvm.ptr, i64, i64) -> ()
-  llvm.br ^claim
-^end:
-  llvm.return
-}}
-"""
-
-
-def aligned(size: int, dtype) -> np.ndarray:
-    """An uninitialised array at a 64-byte boundary."""
-    item = np.dtype(dtype).itemsize
-    raw = np.empty(size * item + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size * item].view(dtype)
+def run(executable: Executable, operands: list[np.ndarray], results: list[np.ndarray]) -> None:
+    """Launch on these arrays."""
+    for i, array in enumerate(operands):
+        executable.bind(i, array.ctypes.data)
+    for i, array in enumerate(results):
+        executable.bind_output(i, array.ctypes.data)
+    executable.launch()

@@ -19,7 +19,8 @@ from blutrain.nova.target import CpuFacts
 K_UNROLL = 4  # steps of k per loop iteration: packed panels are padded with zeros to a multiple of it
 LOADS_PER_CYCLE = 2  # vector or broadcast loads; every core of the last ten years does two or more
 FMA_LATENCY = 4  # cycles on Skylake to Zen 4 and Neoverse: fewer accumulators than latency * rate leave the units idle
-UNHIDDEN_TRAFFIC = 1 / 128  # cycles per byte of packed panels: a quarter of the 32 bytes a cycle that L2 delivers
+STREAMED = 1 / 32  # cycles per byte of a row panel, which comes from L2 (32 bytes a cycle) or L3 for every tile
+REUSED = 1 / 128  # cycles per byte of a column panel, which stays near L1 for all row panels
 MAX_COLUMN_VECTORS = 8
 TASKS_PER_THREAD = 8  # enough that a thread which the system interrupts does not hold up the others
 TASK_CYCLES = 60_000  # 20 us: ten times a fork-join
@@ -96,9 +97,9 @@ def schedule(batch: int, m: int, n: int, k: int, dtype: str, facts: CpuFacts) ->
 
 def step_cycles(mr: int, nv: int, lanes: int, item: int, facts: CpuFacts) -> float:
     """Modelled cycles of one step of k on a register tile."""
-    pitch = -(-mr // lanes) * lanes
+    row_bytes, column_bytes = -(-mr // lanes) * lanes * item, nv * lanes * item
     busy = max(mr * nv / facts.fma_per_cycle, (mr + nv) / LOADS_PER_CYCLE, FMA_LATENCY)
-    return busy + (pitch + nv * lanes) * item * UNHIDDEN_TRAFFIC
+    return busy + row_bytes * STREAMED + column_bytes * REUSED
 
 
 def register_tile(m: int, n: int, lanes: int, item: int, facts: CpuFacts) -> tuple[int, int]:
@@ -143,9 +144,9 @@ def cut(wanted: int, panels_m: int, panels_n: int, m: int, n: int, threads: int)
 
 
 def balance(panels: int, tasks: int, threads: int) -> float:
-    """Share of thread time that does work when `panels` are cut into `tasks` of nearly equal size."""
-    largest = -(-panels // tasks)
-    return panels / (threads * max(largest * (tasks // threads), -(-panels // threads)))
+    """Share of thread time that does work when `panels` are cut into `tasks` of nearly equal size, claimed in order."""
+    rounds = -(-tasks // threads)
+    return panels / (threads * -(-rounds * panels // tasks))
 
 
 def grid_balance(panels_m: int, panels_n: int, m_tasks: int, n_tasks: int, threads: int) -> float:

@@ -1,0 +1,229 @@
+"""Matrix products of an MLP-GPT on this CPU: generated kernels against torch (NumPy where torch is missing), interleaved in one run.
+
+    python benchmarks/matmul_cpu.py [--rounds 7] [--only NT] [--json FILE]
+
+One JSON line a case: median milliseconds and GFLOP/s of each contender, and `speedup` = contender's time / ours. `fused_*` cases compare one
+generated kernel with torch's separate operations, all with preallocated outputs where torch offers them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from contract_harness import KernelText, compiled, context, parse_kernel
+from mlir import ir
+
+from blutrain.nova.cpu import contract
+from blutrain.nova.target import host_cpu
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+# layout, m, n, k: forward NT, input gradients NN, weight gradients TN of models with 256 and 128 channels.
+SHAPES = [
+    ("NT", 2048, 1024, 256),
+    ("NT", 2048, 256, 1024),
+    ("NT", 2048, 256, 256),
+    ("NN", 2048, 256, 1024),
+    ("NN", 2048, 1024, 256),
+    ("TN", 1024, 256, 2048),
+    ("TN", 256, 1024, 2048),
+    ("NT", 1024, 512, 128),
+    ("NT", 1024, 128, 512),
+    ("TN", 512, 128, 1024),
+    ("TN", 128, 512, 1024),
+    ("NN", 1024, 1024, 1024),
+    ("NT", 1, 1024, 1024),
+]
+PRODUCT = "%m = arith.mulf %a, %b : f32\n%s = arith.addf %o, %m : f32\n%s"
+GELU = """
+%half = arith.constant 0.5 : f32
+%one = arith.constant 1.0 : f32
+%c = arith.constant 0.7978845608028654 : f32
+%d = arith.constant 0.044715 : f32
+%q2 = arith.mulf %x, %x : f32
+%q3 = arith.mulf %q2, %x : f32
+%p = arith.mulf %q3, %d : f32
+%u = arith.addf %x, %p : f32
+%v = arith.mulf %u, %c : f32
+%t = math.tanh %v : f32
+%w = arith.addf %t, %one : f32
+%h = arith.mulf %x, %half : f32
+%y = arith.mulf %h, %w : f32
+"""
+
+
+def product(k: KernelText, layout: str, m: int, n: int, steps: int):
+    a = k.operand(*((m, steps) if layout[0] == "N" else (steps, m)))
+    b = k.operand(*((steps, n) if layout[1] == "N" else (n, steps)))
+    return multiply(k, a, b, layout, m, n)
+
+
+def multiply(k: KernelText, a, b, layout: str, m: int, n: int):
+    maps = ("(d0, d2)" if layout[0] == "N" else "(d2, d0)", "(d2, d1)" if layout[1] == "N" else "(d1, d2)")
+    inputs = list(zip((a, b), maps, strict=True))
+    return k.generic(inputs, k.fill((m, n), "f32"), "(d0, d1)", "ppr", PRODUCT, anchor=True)
+
+
+def build(text: str):
+    """(executable, bind) of one kernel; operands and results are bound by address once."""
+    facts = host_cpu()
+    start = time.perf_counter()
+    with context(), ir.Location.unknown():
+        kernel, _module = parse_kernel(text)
+        reason = contract.supports(kernel)
+        if reason:
+            raise SystemExit(reason)
+        generated = contract.generate(kernel, facts)
+        config = contract.configure(kernel, facts)
+    executable = compiled(kernel, generated)
+    seconds = time.perf_counter() - start
+
+    def bind(arrays: list[np.ndarray]) -> Callable[[], None]:
+        inputs = len(kernel.operands)
+        for i, array in enumerate(arrays):
+            (executable.bind if i < inputs else executable.bind_output)(
+                i if i < inputs else i - inputs, array.ctypes.data
+            )
+        executable.keep = arrays
+        return executable.launch
+
+    return bind, config, seconds, generated
+
+
+def random(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape, np.float32)
+
+
+def interleave(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median seconds a call, in rounds of about 20 ms each; the pause outlasts the spinning of the others' idle threads."""
+    counts = {}
+    for name, function in contenders.items():
+        function()
+        start = time.perf_counter()
+        function()
+        counts[name] = max(1, int(0.02 / max(time.perf_counter() - start, 1e-7)))
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, function in contenders.items():
+            time.sleep(0.06)
+            function()
+            start = time.perf_counter()
+            for _ in range(counts[name]):
+                function()
+            times[name].append((time.perf_counter() - start) / counts[name])
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def plain_case(layout: str, m: int, n: int, steps: int):
+    k = KernelText()
+    text = k.finish(product(k, layout, m, n, steps))
+    a = random(*((m, steps) if layout[0] == "N" else (steps, m)))
+    b = random(*((steps, n) if layout[1] == "N" else (n, steps)))
+    c = np.empty((m, n), np.float32)
+    left, right = (a if layout[0] == "N" else a.T), (b if layout[1] == "N" else b.T)
+    others: dict[str, Callable[[], object]] = {}
+    if not torch:  # OpenBLAS threads beside torch's slow both down threefold: one of them at a time
+        others["numpy"] = lambda: np.matmul(left, right, out=c)
+    else:
+        ta, tb, tc = (torch.from_numpy(x) for x in (left, right, c))
+        others["torch"] = lambda: torch.mm(ta, tb, out=tc)
+    return text, [a, b, np.empty_like(c)], others, [(left @ right)]
+
+
+def bias_gelu_case(m: int, n: int, steps: int):
+    """gelu(x W^T + b), the sum stored too, as the forward of a hidden layer."""
+    k = KernelText()
+    z = product(k, "NT", m, n, steps)
+    b = k.operand(n)
+    add = "%s = arith.addf %a, %b : f32\n%s"
+    s = k.map([(z, "(d0, d1)"), (b, "(d1)")], (m, n), "f32", add)
+    g = k.map([(s, "(d0, d1)")], (m, n), "f32", GELU.replace("%x,", "%a,").replace(", %x ", ", %a ") + "%y")
+    x, w, bias = random(m, steps), random(n, steps), random(n)
+    arrays = [x, w, bias, np.empty((m, n), np.float32), np.empty((m, n), np.float32)]
+    others = {}
+    if torch:
+        tx, tw, tb, out = (torch.from_numpy(v) for v in (x, w, bias, np.empty((m, n), np.float32)))
+
+        def separate():
+            torch.addmm(tb, tx, tw.T, out=out)
+            return torch.nn.functional.gelu(out, approximate="tanh")
+
+        others["torch"] = separate
+    pre = x @ w.T + bias
+    gelu = 0.5 * pre * (1 + np.tanh(0.7978845608028654 * (pre + 0.044715 * pre**3)))
+    return k.finish(s, g), arrays, others, [pre, gelu]
+
+
+def residual_case(m: int, n: int, steps: int):
+    """x + h W^T + b, the end of a residual block."""
+    k = KernelText()
+    z = product(k, "NT", m, n, steps)
+    b, r = k.operand(n), k.operand(m, n)
+    region = "%s = arith.addf %a, %b : f32\n%t = arith.addf %s, %c : f32\n%t"
+    y = k.map([(z, "(d0, d1)"), (b, "(d1)"), (r, "(d0, d1)")], (m, n), "f32", region)
+    h, w, bias, x = random(m, steps), random(n, steps), random(n), random(m, n)
+    others = {}
+    if torch:
+        th, tw, tb, tx, out = (torch.from_numpy(v) for v in (h, w, bias, x, np.empty((m, n), np.float32)))
+        others["torch"] = lambda: torch.add(torch.addmm(tb, th, tw.T, out=out), tx, out=out)
+    return k.finish(y), [h, w, bias, x, np.empty((m, n), np.float32)], others, [h @ w.T + bias + x]
+
+
+def cases():
+    for shape in SHAPES:
+        yield f"{shape[0]}_{'x'.join(map(str, shape[1:]))}", shape[1:], lambda s=shape: plain_case(*s)
+    for shape in ((2048, 1024, 256), (1024, 512, 128)):
+        yield f"fused_bias_gelu_{'x'.join(map(str, shape))}", shape, lambda s=shape: bias_gelu_case(*s)
+    for shape in ((2048, 256, 1024), (1024, 128, 512)):
+        yield f"fused_bias_residual_{'x'.join(map(str, shape))}", shape, lambda s=shape: residual_case(*s)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--json", help="also append the lines to this file")
+    options = parser.parse_args()
+    if torch:
+        torch.set_num_threads(host_cpu().threads)
+    for name, (m, n, steps), make in cases():
+        if options.only not in name:
+            continue
+        text, arrays, others, expected = make()
+        bind, config, seconds, generated = build(text)
+        ours = bind(arrays)
+        ours()
+        for got, want in zip(arrays[-len(expected) :], expected, strict=True):
+            error = np.abs(got - want).max() / np.abs(want).max()
+            if not error < 1e-5:
+                raise SystemExit(f"{name}: relative error {error}")
+        times = interleave({"nova": ours, **others}, options.rounds)
+        line = {
+            "case": name,
+            "ms": {key: round(value * 1e3, 4) for key, value in times.items()},
+            "gflops": {key: round(2 * m * n * steps / value / 1e9, 1) for key, value in times.items()},
+            "speedup": {key: round(value / times["nova"], 2) for key, value in times.items() if key != "nova"},
+            "predicted_ms": round(generated.predicted_us / 1e3, 4),
+            "build_s": round(seconds, 2),
+            "schedule": config,
+        }
+        print(json.dumps(line), flush=True)
+        if options.json:
+            with open(options.json, "a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
