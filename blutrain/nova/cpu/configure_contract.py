@@ -120,11 +120,12 @@ def register_tile(m: int, n: int, lanes: int, item: int, facts: CpuFacts) -> tup
 
 
 def k_block(k: int, lanes: int, item: int) -> int:
-    """Steps of k in one block: all of them up to K_BLOCK, else equal blocks of whole vectors."""
+    """Steps of k in one block: all of them up to K_BLOCK, else equal blocks; whole vectors and unrolled iterations."""
     longest = K_BLOCK * 4 // item
     blocks = max(1, -(-k // longest))
     each = -(-max(1, k) // blocks)
-    return -(-each // lanes) * lanes
+    step = max(lanes, K_UNROLL)
+    return -(-each // step) * step
 
 
 def cut(wanted: int, panels_m: int, panels_n: int, m: int, n: int, threads: int) -> tuple[int, int]:

@@ -174,7 +174,7 @@ class _Reader:
     def _axes(self, values: list[Expression]) -> tuple[dict[str, tuple[int, ...]], tuple[int, int]]:
         """Dimensions by axis, and which input is the row factor: the one without the dimension that is contiguous in the result."""
         generic = self.generic
-        used = [{d for access in loads(v) for d, s in enumerate(access.strides) if s} | index_dims(v) for v in values]
+        used = [{i.dim for access in loads(v) for i in access.indices} | index_dims(v) for v in values]
         parallel = [d for d in range(len(generic.extents)) if d not in generic.reduction_dims]
         last = generic.outputs[0].indices[-1].dim if generic.outputs[0].indices else None
         order = (1, 0) if last in used[0] and last not in used[1] else (0, 1)
@@ -304,7 +304,8 @@ def compose(access: Access, indices: tuple[Index, ...], num_dims: int) -> Access
         offset += step * index.offset
         if index.dim is not None:
             strides[index.dim] += step * index.coefficient
-    return Access(access.source, access.dtype, access.shape, tuple(strides), offset)
+    composed = tuple(substitute(index, indices) for index in access.indices)
+    return Access(access.source, access.dtype, access.shape, tuple(strides), offset, composed)
 
 
 def solve(generic: Generic, result: int, element: tuple[Index, ...]) -> tuple[Index, ...]:
