@@ -80,15 +80,17 @@ def sum_kernel(*, tasks: int = 8, size: int = SIZE) -> GeneratedKernel:
     return GeneratedKernel(text, (Phase("partial", tasks), Phase("total", 1)), 4 * tasks, 4 * size, size, 1.0)
 
 
-def count_kernel(tasks: int, work: int) -> GeneratedKernel:
-    """counts[task] += 1 and workers[task] = worker for i64 operands, after `work` dependent additions."""
+def count_kernel(tasks: int, work: int, *, stride: int = 1) -> GeneratedKernel:
+    """counts[stride * task] += 1, workers[stride * task] = worker for i64 operands, after `work` loads and stores."""
     text = f"""
     func.func @count(%operands: !llvm.ptr, %workspace: !llvm.ptr, %task: i64, %worker: i64) {{
       %workers_at = llvm.getelementptr %operands[1] : (!llvm.ptr) -> !llvm.ptr, !llvm.ptr
       %counts = llvm.load %operands : !llvm.ptr -> !llvm.ptr
       %workers = llvm.load %workers_at : !llvm.ptr -> !llvm.ptr
-      %at = llvm.getelementptr %counts[%task] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-      %who = llvm.getelementptr %workers[%task] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+      %stride = arith.constant {stride} : i64
+      %place = arith.muli %task, %stride : i64
+      %at = llvm.getelementptr %counts[%place] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+      %who = llvm.getelementptr %workers[%place] : (!llvm.ptr, i64) -> !llvm.ptr, i64
       %zero = arith.constant 0 : i64
       %one = arith.constant 1 : i64
       %work = arith.constant {work} : i64

@@ -130,19 +130,22 @@ def test_a_forked_child_has_a_pool_of_its_own(cache):
     assert result.returncode == 0, result.stderr
 
 
-def test_a_process_ends_while_workers_sleep_or_spin(cache):
+@pytest.mark.parametrize("pause", [0, 0.05])
+def test_a_process_ends_while_workers_spin_or_sleep(cache, pause):
     script = """
-        import sys, time
+        import atexit, time
         from runtime_support import *
-        x, executable = ramp(), build(chain_plan(3))
-        executable.bind(0, x.ctypes.data)
-        time.sleep(float(sys.argv[1]) if len(sys.argv) > 1 else 0)
-        executable.launch()
+        x = ramp()
+        atexit.register(lambda: print(*executable.run([x.ctypes.data])[0][:3]))  # runs after the pool has ended
+        executable = build(chain_plan(3))
+        executable.run([x.ctypes.data])
+        time.sleep({pause})
         print(time.time())
     """
-    result = run_script(script, cache=cache, BLUTRAIN_NUM_THREADS="4")
+    result = run_script(script.replace("{pause}", str(pause)), cache=cache, BLUTRAIN_NUM_THREADS="4")
     assert result.returncode == 0, result.stderr
-    assert time.time() - float(result.stdout) < 1.0
+    ended, *values = result.stdout.split()
+    assert time.time() - float(ended) < 1.0 and values == ["3.0", "6.0", "9.0"]
 
 
 @pytest.mark.parametrize("triple", ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "arm64-apple-darwin"])

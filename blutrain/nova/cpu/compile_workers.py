@@ -45,7 +45,8 @@ class _Worker:
 
     def __init__(self):
         self.output: IO[bytes] = tempfile.TemporaryFile()
-        command = [sys.executable, "-c", _BOOT, json.dumps(sys.path), _LOWER_FILE, str(orc.library_path())]
+        arguments = [json.dumps([str(path) for path in sys.path]), _LOWER_FILE, str(orc.library_path())]
+        command = [sys.executable, "-W", "ignore", "-c", _BOOT, *arguments]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.output, bufsize=0)
         self.job: int | None = None
@@ -57,10 +58,11 @@ class _Worker:
         while view:
             view = view[self.process.stdin.write(view) :]
 
-    def receive(self):
-        assert self.process.stdout is not None
-        self.job = None
-        return lower.read_frame(self.process.stdout.fileno())
+    def receive(self) -> tuple[int, tuple | None]:
+        """The job and its reply; None for a worker that has ended."""
+        assert self.process.stdout is not None and self.job is not None
+        job, self.job = self.job, None
+        return job, lower.read_frame(self.process.stdout.fileno())
 
     def said(self) -> str:
         """The end of what the worker printed: assertion and abort messages."""
@@ -137,7 +139,7 @@ class CompileWorkers:
                 selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
             ready = [key.data for key, _ in selector.select(COMPILE_LIMIT_SECONDS)]
         for worker in ready:
-            job, reply = worker.job, worker.receive()
+            job, reply = worker.receive()
             if reply is not None:
                 results[job] = reply[1] if reply[0] == "object" else Failure(reply[1], reply[2])
                 continue
@@ -148,6 +150,7 @@ class CompileWorkers:
                 results[job] = Failure("worker", f"the compiler process ended with status {status}\n{said}".rstrip())
         if busy and not ready:
             for worker in busy:
+                assert worker.job is not None
                 results[worker.job] = Failure("worker", f"no answer within {COMPILE_LIMIT_SECONDS:.0f} s")
             self._drop(busy)
 

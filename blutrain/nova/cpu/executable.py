@@ -199,9 +199,16 @@ class Executable:
             raise NovaError(f"{ref} is not bound", stage="view")
         if count == 0:
             return np.empty(shape, element)
-        memory = (ctypes.c_char * (count * element.itemsize)).from_address(address + ref.offset)
-        memory._owner = self
-        return np.frombuffer(memory, element, count).reshape(shape)
+        memory = _Memory(address + ref.offset, count * element.itemsize, self)
+        return np.asarray(memory).view(element).reshape(shape)
+
+
+class _Memory:
+    """Bytes at an address for NumPy, which keeps this object, and with it their owner, as long as the array."""
+
+    def __init__(self, address: int, num_bytes: int, owner: Executable):
+        self.owner = owner
+        self.__array_interface__ = {"shape": (num_bytes,), "typestr": "|u1", "data": (address, False), "version": 3}
 
 
 def numpy_dtype(name: str) -> np.dtype:

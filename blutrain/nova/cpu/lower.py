@@ -291,9 +291,14 @@ def _read_exactly(descriptor: int, count: int) -> bytes | None:
     return b"".join(parts)
 
 
+def main(library: str, path: str, triple: str = "", cpu: str = "", features: str = "") -> None:
+    """Compiles a file and writes the object to stdout."""
+    with open(path, encoding="utf-8") as source:
+        sys.stdout.buffer.write(compile_text(source.read(), triple, cpu, features, library))
+
+
 if __name__ == "__main__":
     if len(sys.argv) == 2:
         serve(sys.argv[1])
     else:
-        with open(sys.argv[2], encoding="utf-8") as source:
-            sys.stdout.buffer.write(compile_text(source.read(), *(sys.argv[3:] or ("", "", "")), sys.argv[1]))
+        main(*sys.argv[1:])

@@ -53,7 +53,7 @@ class ThreadPool:
 
     def _start(self) -> None:
         self.is_running = True
-        if self.num_threads == 1:
+        if self.num_threads == 1 or _is_ending:
             return
         memory = np.zeros(pool_code.CONTROL_BYTES + _ALIGNMENT, np.uint8)
         control = -(-int(memory.ctypes.data) // _ALIGNMENT) * _ALIGNMENT
@@ -87,6 +87,7 @@ class ThreadPool:
         self._threads, self._lock, self.is_running = [], threading.Lock(), False
 
 
+_is_ending = False  # no thread can be started any more: programs that other exit handlers run, run alone
 _pools: dict[int, ThreadPool] = {}
 _lock = threading.Lock()
 
@@ -105,6 +106,8 @@ def shared_pool(code: bytes, facts: CpuFacts) -> ThreadPool:
 
 
 def _close_all() -> None:
+    global _is_ending
+    _is_ending = True
     for pool in _pools.values():
         pool.close()
 
