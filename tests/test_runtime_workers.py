@@ -91,26 +91,27 @@ def test_the_reproducer_of_a_good_text_makes_its_object():
     assert path.with_suffix(".o").read_bytes() == compile_object(text, host_cpu())
 
 
-def test_an_abort_of_the_compiler_is_an_error(monkeypatch):
-    monkeypatch.setattr(compile_workers, "_LOWER_FILE", aborting_lowering(os.environ["NOVA_DUMP"]))
-    with pytest.raises(NovaError, match="Assertion `false' failed") as caught:
-        compile_object(fresh_text(), host_cpu())
-    assert caught.value.stage == "worker" and "status -6" in str(caught.value) and Path(caught.value.dump).exists()
-    monkeypatch.undo()
-    monkeypatch.setenv("NOVA_CACHE", "0")
+@pytest.mark.parametrize("ending, status", [("os.abort()", -6), ("os._exit(3)", 3), ("os._exit(0)", 0)])
+def test_a_compiler_that_ends_is_an_error(monkeypatch, ending, status):
+    with monkeypatch.context() as patch:
+        patch.setattr(compile_workers, "_LOWER_FILE", ending_lowering(os.environ["NOVA_DUMP"], ending))
+        with pytest.raises(NovaError, match="Assertion `false' failed") as caught:
+            compile_object(fresh_text(), host_cpu())
+    assert caught.value.stage == "worker" and f"status {status}" in str(caught.value)
+    assert Path(caught.value.dump).exists()
     assert compile_object(fresh_text(), host_cpu())
 
 
-def aborting_lowering(folder: str) -> str:
-    """A lowering that dies as an assertion of LLVM would."""
+def ending_lowering(folder: str, ending: str) -> str:
+    """A lowering that takes a request, says something and dies, as an assertion of LLVM does."""
     os.makedirs(folder, exist_ok=True)
-    path = Path(folder) / "abort.py"
-    program = """
+    path = Path(folder) / "ending.py"
+    program = f"""
         import os, sys
         sys.stdin.buffer.read(8)
         sys.stderr.write("Assertion `false' failed\\n")
         sys.stderr.flush()
-        os.abort()
+        {ending}
     """
     path.write_text(textwrap.dedent(program))
     return str(path)

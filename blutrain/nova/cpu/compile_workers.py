@@ -23,6 +23,7 @@ from typing import IO
 from . import lower, orc
 
 COMPILE_LIMIT_SECONDS = 120.0
+EXIT_SECONDS = 10.0
 MAX_WORKERS = 16
 _LOWER_FILE = str(Path(lower.__file__).resolve())
 _BOOT = """
@@ -69,15 +70,22 @@ class _Worker:
         self.output.seek(0)
         return self.output.read()[-4000:].decode(errors="replace").strip()
 
-    def end(self) -> int:
-        """Kills the process if it still runs, and frees its pipes. Returns its exit status."""
+    def wait(self) -> int:
+        """The exit status of a process that has closed its pipe; a core dump may take a while."""
+        try:
+            return self.process.wait(EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def end(self) -> None:
+        """Kills the process if it still runs, and frees its pipes."""
         if self.process.poll() is None:
             self.process.kill()
-        status = self.process.wait()
+        self.process.wait()
         for stream in (self.process.stdin, self.process.stdout, self.output):
             if stream is not None:
                 stream.close()
-        return status
 
 
 class CompileWorkers:
@@ -86,6 +94,7 @@ class CompileWorkers:
     def __init__(self, size: int):
         self.size = size
         self._workers: list[_Worker] = []
+        self._retried: set[int] = set()
         self._lock = threading.Lock()
 
     def warm_up(self, count: int | None = None) -> None:
@@ -103,9 +112,8 @@ class CompileWorkers:
 
     def _compile(self, requests: Sequence[tuple[str, str, str, str]]) -> list[bytes | Failure]:
         results: list[bytes | Failure | None] = [None] * len(requests)
-        waiting = sorted(
-            range(len(requests)), key=lambda job: len(requests[job][0])
-        )  # taken from the end: the longest first
+        waiting = sorted(range(len(requests)), key=lambda job: len(requests[job][0]))  # the longest is taken first
+        self._retried.clear()
         while waiting or any(worker.job is not None for worker in self._workers):
             busy = sum(worker.job is not None for worker in self._workers)
             self._start(min(self.size, busy + len(waiting)))
@@ -143,8 +151,10 @@ class CompileWorkers:
             if reply is not None:
                 results[job] = reply[1] if reply[0] == "object" else Failure(reply[1], reply[2])
                 continue
-            said, status = worker.said(), self._drop([worker])
-            if status == 0:  # it went home, idle, as the job came
+            status, said = worker.wait(), worker.said()
+            self._drop([worker])
+            if status == 0 and job not in self._retried:  # it went home, idle, as the job came
+                self._retried.add(job)
                 waiting.append(job)
             else:
                 results[job] = Failure("worker", f"the compiler process ended with status {status}\n{said}".rstrip())
@@ -154,13 +164,10 @@ class CompileWorkers:
                 results[worker.job] = Failure("worker", f"no answer within {COMPILE_LIMIT_SECONDS:.0f} s")
             self._drop(busy)
 
-    def _drop(self, workers: list[_Worker]) -> int:
-        """Ends workers; the exit status of the last."""
-        status = 0
+    def _drop(self, workers: list[_Worker]) -> None:
         for worker in workers:
             self._workers.remove(worker)
-            status = worker.end()
-        return status
+            worker.end()
 
     def close(self) -> None:
         """Ends all workers; the next compile starts new ones."""
