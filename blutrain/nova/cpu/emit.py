@@ -32,6 +32,9 @@ def operand_pointer(index: int) -> str:
     return f"%a{index}"
 
 
+Number = str | int  # an i64: its name, or its value where it is known now
+
+
 @dataclass(frozen=True)
 class Memory:
     """Loads and stores through an Emitter; `offset` is an i64 name counting elements of `dtype`."""

@@ -12,12 +12,10 @@ from collections.abc import Callable, Sequence
 from mlir import ir
 
 from blutrain.nova.clone import clone_block
-from blutrain.nova.cpu.emit import Integers, Memory, operand_pointer
+from blutrain.nova.cpu.emit import Integers, Memory, Number, operand_pointer
 from blutrain.nova.cpu.emit_domain import Domain, Placed
 from blutrain.nova.emitter import Emitter, lane_type
 from blutrain.nova.kernel import Access, Gather, Generic, Kernel, Operand, Produced, Source, Splat, Unsupported
-
-Number = str | int
 
 
 class Point:
@@ -59,8 +57,8 @@ class Evaluator:
     def __init__(self, kernel: Kernel, domain: Domain, out: Emitter):
         self.kernel, self.domain, self.out = kernel, domain, out
         self.memory, self.integers = Memory(out), Integers(out)
-        # Values kept in memory: (pointer, dtype, strides over the nest). Read instead of computed while present.
-        self.buffers: dict[Produced, tuple[str, str, tuple[int, ...]]] = {}
+        # Values that come from elsewhere than their op's region: a row buffer, partial sums of another phase.
+        self.providers: dict[Produced, Callable[[Point], str]] = {}
 
     # --- values
 
@@ -106,9 +104,8 @@ class Evaluator:
 
     def _produce(self, key: object, point: Point) -> str:
         assert isinstance(key, Produced)
-        if key in self.buffers:
-            pointer, dtype, strides = self.buffers[key]
-            return self.memory.load(pointer, self.offset(strides, 0, point), dtype, point.lanes, point.mask)
+        if key in self.providers:
+            return self.providers[key](point)
         placed = self.domain.ops[key.op]
         if isinstance(placed.op, Gather):
             return self._gather(placed, point)
@@ -246,69 +243,3 @@ class Evaluator:
         column = point.index(placed.dims[-1]) if placed.dims[-1] is not None else 0
         offset = self.integers.name(self.integers.add(home.memo[key], column))
         return self.memory.load(operand_pointer(op.table.index), offset, op.table_type.dtype, point.lanes, point.mask)
-
-
-# --- loops over lanes
-
-
-def strip_loop(
-    out: Emitter,
-    lower: Number,
-    upper: Number,
-    length: int,
-    lanes: int,
-    unroll: int,
-    body: Callable[[list[Number], int, str | None, list[str]], list[str]],
-    carried: Sequence[tuple[str, str]] = (),
-    merge: Callable[[list[str], list[str]], list[str]] | None = None,
-) -> list[str]:
-    """Loop over [lower, upper) by vectors of `lanes`, `unroll` at a time, then singly, then masked.
-
-    `length` is upper - lower, or congruent to it modulo lanes * unroll where the bounds are names. `body(starts, lanes,
-    mask, accumulators)` handles one vector at each of `starts` and returns the accumulators, one set per start;
-    `merge(a, b)` joins two sets. `carried` is one set of (initial value, type); the first set starts from it, as do the
-    others, so initial values must be neutral.
-    """
-    ints = Integers(out)
-    is_static = isinstance(lower, int) and isinstance(upper, int)
-    step = lanes * unroll
-    count = len(carried)
-    accumulators = [value for value, _ in carried]
-    position: Number = lower
-
-    def run(starts: list[Number], mask: str | None, values: list[str]) -> list[str]:
-        return body(starts, lanes, mask, values)
-
-    whole = length // step if is_static else 1
-    if whole:
-        last = ints.add(lower, ints.mul(ints.div(ints.sub(upper, lower), step), step))
-
-        def unrolled(index: str, values: list[str]) -> list[str]:
-            return run([ints.add(index, u * lanes) for u in range(unroll)], None, values)
-
-        wide = list(carried) * unroll
-        results = out.loop(ints.name(lower), ints.name(last), ints.name(step), unrolled, wide)
-        sets = [results[u * count : (u + 1) * count] for u in range(unroll)]
-        while carried and len(sets) > 1:
-            assert merge is not None
-            pairs = [merge(a, b) for a, b in zip(sets[::2], sets[1::2], strict=False)]
-            sets = pairs + ([sets[-1]] if len(sets) % 2 else [])
-        accumulators = sets[0] if carried else []
-        position = last
-    rest = length % step // lanes
-    if rest:
-        last = ints.add(position, ints.mul(ints.div(ints.sub(upper, position), lanes), lanes))
-        types = [t for _, t in carried]
-        accumulators = out.loop(
-            ints.name(position),
-            ints.name(last),
-            ints.name(lanes),
-            lambda index, values: run([index], None, values),
-            list(zip(accumulators, types, strict=True)),
-        )
-        position = last
-    if length % lanes:
-        left = out.value(f"arith.index_cast {ints.name(ints.sub(upper, position))} : i64 to index")
-        mask = out.value(f"vector.create_mask {left} : {lane_type('i1', lanes)}")
-        accumulators = run([position], mask, accumulators)
-    return accumulators

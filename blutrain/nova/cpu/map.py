@@ -8,13 +8,12 @@ are left. Gather kernels are map kernels with one value that is a row of a table
 
 from __future__ import annotations
 
-import math
-
 from blutrain.nova.clone import check_block
-from blutrain.nova.cpu.configure_common import lanes_of, num_tasks, predicted_us, round_up, unroll_of
-from blutrain.nova.cpu.emit import TASK, Integers, module_text, phase_text, result_pointer
+from blutrain.nova.cpu.configure_common import lanes_of, num_tasks, predicted_us, unroll_of
+from blutrain.nova.cpu.emit import Integers, Number, module_text, phase_text, result_pointer
 from blutrain.nova.cpu.emit_domain import Domain, build_domain
-from blutrain.nova.cpu.emit_nest import Evaluator, Number, Point, strip_loop
+from blutrain.nova.cpu.emit_loops import cut_tiles, for_each_row, strip_loop
+from blutrain.nova.cpu.emit_nest import Evaluator, Point
 from blutrain.nova.emitter import Emitter
 from blutrain.nova.kernel import (
     Access,
@@ -87,52 +86,16 @@ class _MapBody:
 
     def emit(self) -> int:
         """Write the body; returns the number of tasks."""
-        extents, config = self.domain.extents, self.config
         top = Point({}, 0)
         if self.lane_dim is None:
             self._element([top])
             return 1
-        rows, length = math.prod(extents[d] for d in self.outer_dims), extents[self.lane_dim]
-        tasks, step = config["tasks"], config["lanes"] * config["unroll"]
-        if tasks == 1 or rows >= 2 * tasks or length <= step:
-            per_task = max(1, math.ceil(rows / tasks))
-            self._rows(top, rows, per_task)
-            return max(1, math.ceil(rows / per_task))
-        chunk = round_up(math.ceil(length / math.ceil(tasks / max(rows, 1))), step)
-        chunks = math.ceil(length / chunk)
-        row = self.ints.div(TASK, chunks)
-        lower = self.ints.mul(self.ints.rem(TASK, chunks), chunk)
-        upper = self.ints.min(self.ints.add(lower, chunk), length)
-        self._strips(Point(self._unflatten(row), 0, top), lower, upper if chunks > 1 else length)
-        return max(1, rows * chunks)
+        step = self.config["lanes"] * self.config["unroll"]
+        tiles = cut_tiles(self.domain.extents, self.lane_dim, self.outer_dims, self.config["tasks"], step)
+        for_each_row(self.out, tiles, top, lambda row, lower, upper, _: self._strips(row, lower, upper))
+        return tiles.tasks
 
-    def _rows(self, top: Point, rows: int, per_task: int) -> None:
-        """A range of rows by task, all of their columns."""
-        length = self.domain.extents[self.lane_dim]
-        if rows <= 1:
-            if rows:
-                self._strips(Point(dict.fromkeys(self.outer_dims, 0), 0, top), 0, length)
-            return
-        first: Number = self.ints.mul(TASK, per_task) if per_task < rows else 0
-        last = self.ints.min(self.ints.add(first, per_task), rows)
-
-        def row(index: str, _: list[str]) -> list[str]:
-            self._strips(Point(self._unflatten(index), self.out.innermost, top), 0, length)
-            return []
-
-        self.out.loop(self.ints.name(first), self.ints.name(last), self.ints.name(1), row)
-
-    def _unflatten(self, row: Number) -> dict[int, Number]:
-        """Indices of the outer dimensions from the flat row number."""
-        indices: dict[int, Number] = {}
-        for d in reversed(self.outer_dims):
-            extent = self.domain.extents[d]
-            is_first = d == self.outer_dims[0]
-            indices[d] = row if is_first else self.ints.rem(row, extent)
-            row = row if is_first else self.ints.div(row, extent)
-        return indices
-
-    def _strips(self, row: Point, lower: Number, upper: Number) -> None:
+    def _strips(self, row: Point, lower: Number, upper: Number) -> list[str]:
         unroll = 1 if self.inner_dim is not None else self.config["unroll"]
         length = self.domain.extents[self.lane_dim]
 
@@ -145,7 +108,7 @@ class _MapBody:
                 self._inner_loop(row, starts[0], lanes, mask)
             return []
 
-        strip_loop(self.out, lower, upper, length, self.config["lanes"], unroll, strip)
+        return strip_loop(self.out, lower, upper, length, self.config["lanes"], unroll, strip)
 
     def _inner_loop(self, row: Point, start: Number, lanes: int, mask: str | None) -> None:
         inner = self.inner_dim
