@@ -6,10 +6,16 @@ Two slots are filled from outside, so that this package imports neither autograd
 
 from __future__ import annotations
 
+import contextvars
+import threading
 from typing import Any
 
+import numpy
+
+from ..errors import message
+from .device import cpu
 from .primitive import Primitive
-from .tensor import Tensor, aval_of, common_device
+from .tensor import Tensor, aval_of
 
 # Contract of the recorder (nova/record.py), each method called only where the slot is not None:
 #   recording: bool                                 true while the body of a compiled module runs
@@ -19,31 +25,104 @@ from .tensor import Tensor, aval_of, common_device
 #   clip_grad_norm(parameters, max_norm, ...) -> Tensor | NotImplemented
 #   optimizer_step(optimizer) -> bool, zero_grad(parameters, set_to_none) -> bool
 #   get_grad(parameter) -> Tensor | None, set_grad(parameter, value)
-#   materialize(tensor)                             a pending tensor's value is wanted: flush
+#   materialize(tensor)                             a pending tensor's value is wanted: flush, set `_array`, clear `_pending`
 #   write(tensor)                                   a real tensor is about to be written in place: flush on conflict
 recorder: Any = None
 
-# Contract of the tape: record(prim, operands, results, attrs) links results to operands for backward.
+# Contract of the tape: `enabled()`: is grad mode on in this thread; `record(prim, operands, results, attrs)` links results to operands
+# for backward (it checks grad mode and requires_grad itself; works on pending tensors as on real ones).
 tape: Any = None
 
 
 def apply(prim: Primitive, *operands, **attrs):
-    """Run `prim` on tensors and Python scalars; returns a Tensor, or a tuple where the primitive has several results."""
+    """Run `prim` on tensors and Python scalars; returns a Tensor, or a tuple where the primitive has several results.
+
+    A primitive without tensor operands gets its Device as the attribute `device`.
+    """
     if recorder is not None and (recorder.recording or _any_pending(operands)):
         return recorder.primitive(prim, operands, attrs)
-    device = common_device(prim.name, operands, attrs)
-    prim.infer(*[aval_of(x) for x in operands], **attrs)
-    arrays = [x._buffer() if isinstance(x, Tensor) else x for x in operands]
-    with device.activate():
-        values = prim.eager(device.xp, *arrays, **attrs)
+    device, needs_grad, avals, arrays = None, False, [], []
+    for x in operands:
+        if isinstance(x, Tensor):
+            avals.append(x._aval)
+            arrays.append(x._array)
+            if x.device is not device:
+                device = x.device if device is None else _mixed_devices(prim, operands)
+            if x.requires_grad:
+                needs_grad = True
+        else:
+            avals.append(aval_of(x))
+            arrays.append(x)
+    result_avals = prim.infer(*avals, **attrs)
+    values = execute(prim, device if device is not None else attrs["device"], arrays, attrs)
+    device = device if device is not None else attrs["device"]
     if prim.num_results == 1:
-        result = Tensor._wrap(values, device)
-        tape.record(prim, operands, (result,), attrs)
+        result = Tensor._wrap(values, device, result_avals)
+        if prim.kind == "movement" and "view" in prim.tags:
+            _link_view(result, operands[0])
+        if needs_grad:
+            tape.record(prim, operands, (result,), attrs)
         return result
-    results = tuple(Tensor._wrap(v, device) for v in values)
-    tape.record(prim, operands, results, attrs)
+    results = tuple([Tensor._wrap(v, device, a) for v, a in zip(values, result_avals)])
+    if needs_grad:
+        tape.record(prim, operands, results, attrs)
     return results
 
 
+class _Quiet(threading.local):
+    """Per thread a context in which NumPy keeps quiet: x/0 and log(0) are values here. (np.errstate costs 1 us each time, this 0.03.)"""
+
+    def __init__(self):
+        context = contextvars.copy_context()
+        context.run(numpy.seterr, all="ignore")
+        self.run = context.run
+
+
+_quiet = _Quiet()
+
+
+def execute(prim: Primitive, device, arrays, attrs):
+    """The eager rule of `prim` on arrays of `device`: no tensors, no tape, no shape check. What nova's interpreter runs."""
+    if device is cpu:
+        return _quiet.run(prim.eager, numpy, *arrays, **attrs)
+    with device.activate():
+        return prim.eager(device.xp, *arrays, **attrs)
+
+
 def _any_pending(operands) -> bool:
-    return any(isinstance(x, Tensor) and x._pending is not None for x in operands)
+    for x in operands:
+        if isinstance(x, Tensor) and x._pending is not None:
+            return True
+    return False
+
+
+def _link_view(result: Tensor, operand: Tensor) -> None:
+    """Note that `result` shares the operand's memory, if it does."""
+    if not shares_memory(result._array, operand._array):
+        return
+    result._base = operand if operand._base is None else operand._base
+    version = result._version = operand._versions()
+    result._history = version.history
+    result._foreign = operand._foreign
+
+
+def shares_memory(a, b) -> bool:
+    """Do two arrays of one device overlap (by their bounds: a copy never does)."""
+    if isinstance(a, numpy.ndarray):
+        return numpy.may_share_memory(a, b)
+    return a.data.mem is b.data.mem
+
+
+def common_device(name: str, operands, attrs):
+    """The one device of the tensor operands, or the attribute `device`. Errors: ValueError where tensors are on different devices."""
+    device = attrs.get("device")
+    for x in operands:
+        if isinstance(x, Tensor) and x.device is not device:
+            device = x.device if device is None else _mixed_devices(name, operands)
+    return device
+
+
+def _mixed_devices(prim, operands):
+    name = prim if isinstance(prim, str) else prim.name
+    got = ", ".join(f"{x._aval} on {x.device}" for x in operands if isinstance(x, Tensor))
+    raise ValueError(message(name, "tensors are on different devices", got=got, help="move one with .to(device)"))

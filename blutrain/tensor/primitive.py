@@ -6,13 +6,27 @@ how nova lowers it. The records of a family stand in one file of `ops/`; no othe
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-TABLE: dict[str, "Primitive"] = {}
+from .dtype import on_default_change
 
-KINDS = ("elementwise", "reduce", "movement", "contract", "gather", "scatter", "random", "create", "effect", "composite")
+TABLE: dict[str, Primitive] = {}
+
+KINDS = (
+    "elementwise",
+    "reduce",
+    "movement",
+    "contract",
+    "gather",
+    "scatter",
+    "random",
+    "create",
+    "effect",
+    "composite",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +38,31 @@ class NotDifferentiable:
 
 @dataclass(frozen=True, slots=True)
 class Saves:
-    """What backward keeps: indices of operands and of results."""
+    """What backward keeps: indices of operands and of results.
+
+    needed_for, where given, stands beside `operands`: the operands whose gradients need that one; if none of them is wanted it is not kept.
+    """
 
     operands: tuple[int, ...] = ()
     results: tuple[int, ...] = ()
+    needed_for: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """Nova lowering of an elementwise primitive: one scalar op per element.
+    """Nova lowering of an elementwise primitive: one scalar expression per element.
 
-    `floating`, `integer`, `boolean`: name of the arith/math op for that kind of computation dtype (None: not supported), or a
-    short expression understood by nova's emitter (see nova/passes/lower_to_linalg.py); `compute`: dtype rule of the operands,
-    "promoted" (all operands cast to the common dtype first) or "as_is".
+    `floating`, `integer`, `boolean`: the expression for operands of that category of dtype (None: cannot happen, `compute` casts first).
+    An expression is a Python call expression whose functions are full MLIR op names, `a`, `b`, `c` the operands in order, numbers
+    constants of the computing dtype (inf, -inf, nan, True, False too), strings predicates, `index`-free: "arith.mulf(a, a)",
+    "arith.divf(1.0, arith.addf(1.0, math.exp(arith.negf(a))))", 'arith.cmpf("olt", a, b)', 'arith.select(a, b, c)'.
+    A constant may be written with another dtype by position only: operands of arith.select after the first are of the result's dtype.
+    A bare op name applies to all operands in order: "arith.addf".
+    `compute` says in what dtype the operands are before the expression:
+      "promoted": all cast to their common dtype (weak scalars join it); comparisons, so the result may be i1;
+      "result":   all cast to the result's dtype (exp of integers, true division);
+      "select":   the first stays i1, the others are cast to the result's dtype (where);
+    f16 and bf16 are extended to f32 (a scalar is rounded to the narrow dtype first), computed, and rounded once.
     """
 
     floating: str | None = None
@@ -47,21 +73,35 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Nova lowering of a reduction: the combiner (`add`, `mul`, `max`, `min`, `and`, `or`, `argmax`, `argmin`)."""
+    """Nova lowering of a reduction over `dims` (sorted non-negative tuple) with `keepdim`.
+
+    combiner: `add`, `mul`, `max`, `min`, `and`, `or`, `argmax`, `argmin`. The operand is cast to the result's dtype first (and, or: i1;
+    max, min, argmax, argmin: as it is); f16 and bf16 accumulate in f32. max and min give NaN if there is one; argmax and argmin give
+    the lowest index, the first NaN wins; their `dim` is an int.
+    scale: "mean" divides the result by the number of elements reduced.
+    """
 
     combiner: str
+    scale: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Indexing:
-    """Nova lowering of a movement primitive: the name of its indexing rule (`transpose`, `expand`, `slice`, `reshape`, ...)."""
+    """Nova lowering of a movement primitive, by its rule (`out[i] = in[f(i)]`). Attributes by rule:
+
+    "reshape": shape (row-major order kept); "transpose": perm (result dim d is operand dim perm[d]); "expand": shape (size-1 and new
+    leading dims repeat); "slice": starts, sizes, steps per dim (element i of dim d is starts[d] + i * steps[d], steps may be negative);
+    "flip": dims; "concat": dim, any number of operands of one dtype; "pad": low, high per dim (>= 0), value (a Python number);
+    "slice_update": operands (x, value), starts, sizes, steps: x with that slice replaced by value;
+    "slice_scatter": operand g, shape, starts, sizes, steps: zeros of `shape` with that slice set to g (derivative of slice).
+    """
 
     rule: str
 
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """Nova lowering by a rule of its own (`contract`, `gather`, `scatter_add`, `random_bits`, `assign`, ...)."""
+    """Nova lowering by a rule of its own: `cast`, `matmul`, `take`, `gather`, `index_add`, `full`, `iota`, `assign`, `random_bits`, ..."""
 
     rule: str
 
@@ -82,13 +122,14 @@ class Unsupported:
 class Primitive:
     """One operation.
 
-    infer(*avals, **attrs) -> Aval | tuple[Aval, ...]: result shapes and dtypes; raises ValueError/TypeError for bad input.
+    infer(*avals, **attrs) -> Aval | tuple[Aval, ...]: result shapes and dtypes; raises ValueError/TypeError for bad input. Its results are
+        remembered by (avals, attrs), so attributes are hashable and the rule a pure function of them and the default dtype.
     eager(xp, *arrays, **attrs) -> array | tuple: computes with numpy or cupy. Weak scalars arrive as Python numbers.
     vjp(ctx, *grads) -> tuple of Tensor | None, one per operand: written with differentiable operations. `ctx` has `operands` and
         `results` (None where `saves` does not keep them), `avals` (of the operands), `result_avals`, `attrs` (a dict), `needs` (a bool per operand).
         A grad is None where that result got no gradient.
     compose(*tensors, **attrs): the meaning in simple primitives (composites only).
-    in_place: index of the operand whose storage the single result may take over without a copy, documentation only.
+    tags: "view": the eager result may share the operand's memory (then it is a view of it, as in PyTorch).
     """
 
     name: str
@@ -112,6 +153,12 @@ def define(name: str, kind: str, *, infer, eager, vjp, nova, doc: str, **rest) -
         raise ValueError(f"primitive {name}: unknown kind {kind!r}, expected one of {KINDS}")
     if kind == "composite" and rest.get("compose") is None:
         raise ValueError(f"primitive {name}: a composite needs `compose`")
-    record = Primitive(name, kind, infer, eager, vjp, nova, doc, **rest)
+    record = Primitive(name, kind, functools.lru_cache(maxsize=4096)(infer), eager, vjp, nova, doc, **rest)
     TABLE[name] = record
     return record
+
+
+@on_default_change.append
+def _forget_inferred() -> None:
+    for record in TABLE.values():
+        record.infer.cache_clear()

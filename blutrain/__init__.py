@@ -1,0 +1,164 @@
+"""blutrain: an eager-tensor training framework with a JIT compiler, `blutrain.nova`, inside it. PyTorch's names wherever PyTorch has one.
+
+Importing it loads neither MLIR nor CuPy: `nova` and `distributed` are imported when they are first used.
+"""
+
+# ruff: noqa: F401  (what is imported here are the public names)
+
+from __future__ import annotations
+
+import importlib
+
+from . import autograd, config
+from .autograd import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
+from .tensor import Device as device
+from .tensor import DType, Tensor
+from .tensor.creation import (
+    arange,
+    as_tensor,
+    empty,
+    empty_like,
+    eye,
+    from_numpy,
+    full,
+    full_like,
+    is_tensor,
+    linspace,
+    masked_select,
+    nonzero,
+    ones,
+    ones_like,
+    tensor,
+    zeros,
+    zeros_like,
+)
+from .tensor.device import get_default_device, set_default_device
+from .tensor.dtype import (
+    bfloat16,
+    finfo,
+    float16,
+    float32,
+    float64,
+    get_default_dtype,
+    iinfo,
+    int8,
+    int16,
+    int32,
+    int64,
+    promote_types,
+    set_default_dtype,
+    uint8,
+    uint16,
+)
+from .tensor.dtype import bool_ as bool
+from .tensor.generator import Generator, default_generator, manual_seed
+from .tensor.generator import get_state as get_rng_state
+from .tensor.generator import set_state as set_rng_state
+from .tensor.interop import from_dlpack
+from .tensor.ops.arithmetic import add, clamp, div, floor_divide, maximum, minimum, mul, pow, remainder, sub, where
+from .tensor.ops.arrange import (
+    broadcast_tensors,
+    broadcast_to,
+    cat,
+    chunk,
+    flatten,
+    masked_fill,
+    movedim,
+    permute,
+    repeat_interleave,
+    roll,
+    split,
+    squeeze,
+    stack,
+    t,
+    transpose,
+    tril,
+    triu,
+    unbind,
+    unsqueeze,
+)
+from .tensor.ops.compare import (
+    bitwise_and,
+    bitwise_left_shift,
+    bitwise_not,
+    bitwise_or,
+    bitwise_right_shift,
+    bitwise_xor,
+    eq,
+    ge,
+    gt,
+    le,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    lt,
+    ne,
+)
+from .tensor.ops.contract import dot, matmul, outer
+from .tensor.ops.gather import gather, index_add, index_copy, index_select, scatter_add, take
+from .tensor.ops.movement import flip, narrow, reshape
+from .tensor.ops.random import bernoulli, normal, rand, randint, randn, randperm, uniform
+from .tensor.ops.reduce import (
+    all,
+    amax,
+    amin,
+    any,
+    argmax,
+    argmin,
+    count_nonzero,
+    cumsum,
+    logsumexp,
+    max,
+    mean,
+    min,
+    norm,
+    prod,
+    std,
+    sum,
+    var,
+)
+from .tensor.ops.unary import (
+    abs,
+    atan,
+    ceil,
+    clone,
+    cos,
+    erf,
+    exp,
+    expm1,
+    floor,
+    isfinite,
+    isinf,
+    isnan,
+    log,
+    log1p,
+    log2,
+    neg,
+    reciprocal,
+    round,
+    rsqrt,
+    sigmoid,
+    sign,
+    sin,
+    sqrt,
+    square,
+    tan,
+    tanh,
+    trunc,
+)
+
+float = float32
+double = float64
+half = float16
+long = int64
+int = int32
+short = int16
+__version__ = "0.1.0"
+_LAZY = ("nn", "optim", "nova", "distributed")
+
+
+def __getattr__(name: str):
+    if name in _LAZY:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module 'blutrain' has no attribute {name!r}")

@@ -1,0 +1,283 @@
+"""Backward: walks the nodes that made the roots, newest first, and runs their derivatives through dispatch.
+
+It works on pending tensors as on real ones (nova records it). The order of the walk, and so of every sum, is the reverse of the order in
+which operations were recorded: equal runs give equal bits.
+"""
+
+from __future__ import annotations
+
+from .. import config
+from ..errors import message
+from ..tensor import dispatch
+from ..tensor.ops import arithmetic, create
+from ..tensor.tensor import Tensor
+from .mode import state
+from .tape import edge_of
+
+
+def reachable(roots) -> list:
+    """The nodes that made `roots`, newest first."""
+    found, todo = {}, [r.grad_fn for r in roots if r.grad_fn is not None]
+    while todo:
+        node = todo.pop()
+        if id(node) in found:
+            continue
+        found[id(node)] = node
+        for edge in node.edges:
+            if type(edge) is tuple and id(edge[0]) not in found:
+                todo.append(edge[0])
+    return sorted(found.values(), key=lambda n: n.number, reverse=True)
+
+
+def run_backward(roots, grads, *, retain_graph=None, create_graph=False, accumulate=None, inputs=None) -> None:
+    """Add the gradients of `roots` (weighted by `grads`; None: ones) to the leaves they were made from.
+
+    accumulate(leaf, grad): called once per leaf with its whole gradient; default: adds to leaf.grad. inputs: only these leaves.
+    Errors: RuntimeError for a graph that was freed, operations without a gradient, saved tensors changed in place.
+    """
+    walk = _Walk("backward", roots, grads, retain_graph, create_graph)
+    only = None if inputs is None else {id(x) for x in inputs}
+    accumulate = accumulate or walk.add_to_leaf
+
+    def deliver(leaf, grad):
+        if only is None or id(leaf) in only:
+            accumulate(leaf, grad)
+
+    walk.run(deliver, {}, None)
+
+
+def run_grad(roots, inputs, grads, *, retain_graph=None, create_graph=False, allow_unused=False) -> tuple:
+    """The gradients of `roots` with respect to `inputs` (leaves or not), as a tuple; no leaf's .grad changes.
+
+    Errors: as run_backward; RuntimeError for an input that was not used, unless allow_unused (its gradient is then None).
+    """
+    walk = _Walk("grad", roots, grads, retain_graph, create_graph)
+    wanted = {}
+    for x in inputs:
+        edge = edge_of(x)
+        if edge is None:
+            raise RuntimeError(
+                message("grad", "an input does not require a gradient", got=str(x._aval), help="x.requires_grad_()")
+            )
+        wanted[_key(edge)] = None
+    leaves = {}
+    walk.run(lambda leaf, grad: leaves.__setitem__(id(leaf), grad), wanted, set(wanted))
+    result = []
+    for i, x in enumerate(inputs):
+        key = _key(edge_of(x))
+        grad = wanted[key] if wanted[key] is not None else leaves.get(key)
+        if grad is None and not allow_unused:
+            help = "pass allow_unused=True to get None for it"
+            raise RuntimeError(
+                message("grad", f"input {i} was not used to compute the roots", got=str(x._aval), help=help)
+            )
+        result.append(grad)
+    return tuple(result)
+
+
+def _key(edge):
+    """What identifies an edge: a leaf's id, or (node's id, number of the result)."""
+    return (id(edge[0]), edge[1]) if type(edge) is tuple else id(edge)
+
+
+class _Walk:
+    """One backward pass."""
+
+    def __init__(self, op: str, roots, grads, retain_graph, create_graph: bool):
+        self.retain = create_graph if retain_graph is None else retain_graph
+        self.create_graph = create_graph
+        self.roots = list(roots)
+        self.seeds = [_seed(op, r, g) for r, g in zip(self.roots, grads, strict=True)]
+        self.buffers: dict[int, list] = {}  # node -> gradient so far of each result
+        self.leaf_grads: dict[int, Tensor] = {}
+        self.leaf_uses: dict[int, int] = {}
+        self.shared: dict[int, Tensor] = {}  # gradients that somebody else holds too: a leaf must not take them over
+
+    def run(self, deliver, captured: dict, wanted: set | None) -> None:
+        """deliver(leaf, grad) for leaves; captured: key of an edge -> filled with its gradient; wanted: prune to what leads to these."""
+        nodes = reachable(self.roots)
+        needed = nodes if wanted is None else _leading_to(nodes, wanted)
+        for node in needed:
+            if node.freed:
+                _raise_freed(node)
+            for edge in node.edges:
+                if isinstance(edge, Tensor):
+                    self.leaf_uses[id(edge)] = self.leaf_uses.get(id(edge), 0) + 1
+        run = {id(n) for n in needed}
+        before = state.enabled
+        state.enabled = self.create_graph
+        try:
+            for root, seed in zip(self.roots, self.seeds):
+                edge = edge_of(root)
+                self.shared[id(seed)] = seed
+                if isinstance(edge, Tensor):
+                    self.leaf_uses[id(edge)] = self.leaf_uses.get(id(edge), 0) + 1
+                self._send(edge, seed, deliver)
+            for node in nodes:
+                grads = self.buffers.pop(id(node), None)
+                if grads is None:
+                    if id(node) in run:
+                        self._skip(node, deliver)
+                    continue
+                grads = _run_hooks(node, grads)
+                for i, grad in enumerate(grads):
+                    if (id(node), i) in captured:
+                        captured[id(node), i] = grad
+                if id(node) in run:
+                    self._step(node, grads, deliver)
+                if not self.retain:
+                    node.free()
+        finally:
+            state.enabled = before
+
+    def _step(self, node, grads, deliver) -> None:
+        """Run one node and send its operands' gradients on."""
+        if dispatch.recorder is not None:
+            dispatch.recorder.location = node.location
+        try:
+            results = node.run(grads)
+        except Exception as error:
+            if hasattr(error, "add_note"):
+                error.add_note(f"in the backward of {node.name}, called at {node.location[0]}:{node.location[1]}")
+            raise
+        if len(results) != len(node.edges):
+            raise RuntimeError(
+                message(
+                    node.name,
+                    "its backward returns one gradient per operand",
+                    expected=str(len(node.edges)),
+                    got=str(len(results)),
+                )
+            )
+        incoming = {id(g) for g in grads}
+        for i, (edge, grad) in enumerate(zip(node.edges, results)):
+            if edge is None:
+                continue
+            if grad is not None:
+                _check(node, i, grad)
+                if id(grad) in incoming or id(grad) in self.shared or any(grad is r for r in results[:i]):
+                    self.shared[id(grad)] = grad
+            self._send(edge, grad, deliver)
+
+    def _skip(self, node, deliver) -> None:
+        """A node whose results got no gradient sends none."""
+        for edge in node.edges:
+            if isinstance(edge, Tensor):
+                self._send(edge, None, deliver)
+
+    def _send(self, edge, grad, deliver) -> None:
+        if type(edge) is tuple:
+            if grad is None:
+                return
+            node, index = edge
+            buffer = self.buffers.get(id(node))
+            if buffer is None:
+                buffer = self.buffers[id(node)] = [None] * len(node.result_avals)
+            buffer[index] = grad if buffer[index] is None else arithmetic.add(buffer[index], grad)
+            return
+        leaf, key = edge, id(edge)
+        if grad is not None:
+            known = self.leaf_grads.get(key)
+            self.leaf_grads[key] = grad if known is None else arithmetic.add(known, grad)
+        self.leaf_uses[key] -= 1
+        if not self.leaf_uses[key] and key in self.leaf_grads:
+            self._finish(leaf, self.leaf_grads.pop(key), deliver)
+
+    def _finish(self, leaf: Tensor, grad: Tensor, deliver) -> None:
+        hooks = leaf._hooks
+        if hooks is not None:
+            grad = hooks.run(grad)
+        deliver(leaf, grad)
+        if hooks is not None:
+            hooks.run_accumulated(leaf)
+
+    def add_to_leaf(self, leaf: Tensor, grad: Tensor) -> None:
+        """The default of `accumulate`: leaf.grad += grad, in place where it exists and no graph of backward is made."""
+        if not self.create_graph:
+            grad = grad.detach() if grad.requires_grad else grad
+        old = leaf.grad
+        if old is None:
+            taken = self.create_graph or not (
+                id(grad) in self.shared or grad._base is not None or not grad.is_contiguous()
+            )
+            leaf.grad = grad if taken else arithmetic_copy(grad)
+        elif self.create_graph:
+            leaf.grad = arithmetic.add(old, grad)
+        else:
+            old.add_(grad)
+
+
+def arithmetic_copy(x: Tensor) -> Tensor:
+    """A contiguous copy without history."""
+    from ..tensor.ops.unary import clone
+
+    return clone(x).detach()
+
+
+def _seed(op: str, root: Tensor, grad) -> Tensor:
+    """The gradient a root starts with."""
+    if not root.requires_grad:
+        help = "was it computed under no_grad, or from tensors without requires_grad?"
+        raise RuntimeError(message(op, "the root does not require a gradient", got=str(root._aval), help=help))
+    if grad is None:
+        if root._aval.size != 1:
+            help = "pass the gradient of the root, or reduce it to a number first (.sum(), .mean())"
+            raise RuntimeError(
+                message(op, "a gradient can start by itself only at one element", got=str(root._aval), help=help)
+            )
+        return create.full_of(root._aval, 1, root.device)
+    if not isinstance(grad, Tensor) or grad._aval != root._aval or grad.device is not root.device:
+        got = f"{grad._aval} on {grad.device}" if isinstance(grad, Tensor) else type(grad).__name__
+        raise ValueError(
+            message(op, "the gradient does not fit its root", expected=f"{root._aval} on {root.device}", got=got)
+        )
+    return grad
+
+
+def _leading_to(nodes, wanted: set) -> list:
+    """Those of `nodes` (newest first) from which an edge in `wanted` can be reached."""
+    useful, result = set(), []
+    for node in reversed(nodes):
+        for edge in node.edges:
+            if edge is not None and (_key(edge) in wanted or (type(edge) is tuple and id(edge[0]) in useful)):
+                useful.add(id(node))
+                result.append(node)
+                break
+    return result[::-1]
+
+
+def _run_hooks(node, grads):
+    if node.hooks is not None:
+        for index, hooks in node.hooks.items():
+            if grads[index] is not None:
+                grads[index] = hooks.run(grads[index])
+    return grads
+
+
+def _check(node, i: int, grad) -> None:
+    aval = node.avals[i]
+    if not isinstance(grad, Tensor) or grad._aval.shape != aval.shape or grad._aval.dtype is not aval.dtype:
+        got = str(grad._aval) if isinstance(grad, Tensor) else type(grad).__name__
+        raise RuntimeError(
+            message(
+                node.name,
+                f"its backward gives a gradient that does not fit operand {i}",
+                expected=str(aval),
+                got=got,
+                location=node.location,
+            )
+        )
+    if config.get("detect_anomaly") and grad._pending is None and grad.isnan().any().item():
+        help = "look at the forward values at that line: a NaN, or a derivative that is infinite there"
+        raise RuntimeError(
+            message(
+                node.name, f"its backward gives NaN for operand {i}", got=str(aval), location=node.location, help=help
+            )
+        )
+
+
+def _raise_freed(node) -> None:
+    rule = "its saved tensors were freed by an earlier backward"
+    raise RuntimeError(
+        message(node.name, rule, location=node.location, help="call the first backward with retain_graph=True")
+    )

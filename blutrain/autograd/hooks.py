@@ -1,0 +1,115 @@
+"""Functions that run when a tensor's gradient is known."""
+
+from __future__ import annotations
+
+import itertools
+
+from ..errors import message
+from ..tensor.tensor import Tensor, structure_epoch
+
+_ids = itertools.count()
+
+
+class Hooks:
+    """The hooks of one tensor, in order of registration."""
+
+    __slots__ = ("accumulated", "grad")
+
+    def __init__(self):
+        self.grad, self.accumulated = {}, {}
+
+    def run(self, grad: Tensor) -> Tensor:
+        """The gradient after all hooks; one that returns None leaves it."""
+        for hook in list(self.grad.values()):
+            changed = hook(grad)
+            if changed is not None:
+                if not isinstance(changed, Tensor) or changed._aval != grad._aval:
+                    got = str(changed._aval) if isinstance(changed, Tensor) else type(changed).__name__
+                    raise ValueError(
+                        message(
+                            "register_hook",
+                            "a hook returns None or a gradient like the one it got",
+                            expected=str(grad._aval),
+                            got=got,
+                        )
+                    )
+                grad = changed
+        return grad
+
+    def run_accumulated(self, leaf: Tensor) -> None:
+        for hook in list(self.accumulated.values()):
+            hook(leaf)
+
+
+class HookHandle:
+    """Takes a hook away again: `handle.remove()`, or `with handle:`."""
+
+    def __init__(self, table: dict, key: int):
+        self._table, self._key = table, key
+
+    def remove(self) -> None:
+        self._table.pop(self._key, None)
+        structure_epoch.bump()
+
+    def __enter__(self) -> HookHandle:
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.remove()
+
+
+def _hooks_of(x: Tensor) -> Hooks:
+    if x.grad_fn is None:
+        if x._hooks is None:
+            x._hooks = Hooks()
+        return x._hooks
+    node = x.grad_fn
+    if node.hooks is None:
+        node.hooks = {}
+    return node.hooks.setdefault(x._index, Hooks())
+
+
+def _add(table: dict, hook) -> HookHandle:
+    key = next(_ids)
+    table[key] = hook
+    structure_epoch.bump()
+    return HookHandle(table, key)
+
+
+def register_hook(x: Tensor, hook) -> HookHandle:
+    """hook(grad) runs in each backward when the whole gradient of x is known, and may return another one.
+
+    Errors: RuntimeError for a tensor that requires no gradient.
+    """
+    if not x.requires_grad:
+        raise RuntimeError(message("register_hook", "the tensor requires no gradient", got=str(x._aval)))
+    return _add(_hooks_of(x).grad, hook)
+
+
+def register_post_accumulate_grad_hook(x: Tensor, hook) -> HookHandle:
+    """hook(x) runs in each backward after x.grad was set or added to. Errors: RuntimeError for a tensor that is no leaf."""
+    if not x.requires_grad or x.grad_fn is not None:
+        raise RuntimeError(
+            message(
+                "register_post_accumulate_grad_hook", "only leaves that require a gradient have .grad", got=str(x._aval)
+            )
+        )
+    return _add(_hooks_of(x).accumulated, hook)
+
+
+def retain_grad(x: Tensor) -> None:
+    """Have backward set .grad of a tensor that is no leaf."""
+    if not x.requires_grad:
+        raise RuntimeError(message("retain_grad", "the tensor requires no gradient", got=str(x._aval)))
+    if x.grad_fn is None:
+        return
+    import weakref
+
+    ref = weakref.ref(x)  # the node holds the hook: a strong reference would be a cycle
+
+    def keep(grad: Tensor) -> None:
+        tensor = ref()
+        if tensor is not None:
+            tensor._grad = grad.detach() if tensor._grad is None else tensor._grad + grad.detach()
+
+    _add(_hooks_of(x).grad, keep)

@@ -1,0 +1,152 @@
+"""The tape: links the results of operations to their operands while gradients are on. Fills the slot `dispatch.tape`.
+
+A node holds its primitive, what the derivative keeps, and an edge per operand: None (no gradient wanted), a leaf tensor, or (node, number of
+its result). Nodes are numbered in the order they are made, which is an order backward can walk in reverse.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from ..errors import message, user_location
+from ..tensor import dispatch
+from ..tensor.primitive import NotDifferentiable
+from ..tensor.tensor import Tensor
+from .mode import state
+from .saved import Saved
+
+_numbers = itertools.count()
+FREED = "freed"
+
+
+def edge_of(x):
+    """Where the gradient of a tensor goes: None, the tensor itself (a leaf), or (node, number of its result)."""
+    if not isinstance(x, Tensor) or not x.requires_grad:
+        return None
+    return x if x.grad_fn is None else (x.grad_fn, x._index)
+
+
+class Node:
+    """One recorded operation."""
+
+    __slots__ = (
+        "attrs",
+        "avals",
+        "edges",
+        "hooks",
+        "location",
+        "number",
+        "operands",
+        "prim",
+        "result_avals",
+        "results",
+    )
+
+    def __init__(self, prim, operands, results, attrs, location):
+        self.prim, self.attrs, self.location, self.hooks = prim, attrs, location, None
+        self.number = next(_numbers)
+        self.edges = edges = [edge_of(x) for x in operands]
+        self.avals = tuple([dispatch.aval_of(x) for x in operands])
+        self.result_avals = tuple([r._aval for r in results])
+        saves = prim.saves
+        self.operands = [None if isinstance(x, Tensor) else x for x in operands]
+        for k, i in enumerate(saves.operands):
+            if i < len(operands) and isinstance(operands[i], Tensor):
+                if not saves.needed_for or any(j < len(edges) and edges[j] is not None for j in saves.needed_for[k]):
+                    self.operands[i] = Saved(operands[i])
+        self.results = [None] * len(results)
+        for i in saves.results:
+            if i < len(results):
+                self.results[i] = Saved(results[i], own=i)
+
+    @property
+    def name(self) -> str:
+        return self.prim.name
+
+    def run(self, grads):
+        """The gradients of the operands, by the primitive's vjp. Errors: RuntimeError where the operation has none, or was freed."""
+        if isinstance(self.prim.vjp, NotDifferentiable):
+            raise RuntimeError(message(self.name, f"has no gradient: {self.prim.vjp.reason}", location=self.location))
+        return self.prim.vjp(_Context(self), *grads)
+
+    def kept(self) -> list[Tensor]:
+        """The tensors that are held for backward."""
+        return [] if self.freed else [x.tensor for x in (*self.operands, *self.results) if type(x) is Saved]
+
+    def free(self) -> None:
+        """Drop what was kept; a second backward through here is an error."""
+        self.operands = self.results = FREED
+
+    @property
+    def freed(self) -> bool:
+        return self.operands is FREED
+
+    def __repr__(self) -> str:
+        return f"<{self.name} at {self.location[0]}:{self.location[1]}>"
+
+
+class _Context:
+    """What a vjp rule sees of its node: operands and results (None where not kept), avals, attributes, whose gradients are wanted."""
+
+    __slots__ = ("attrs", "avals", "needs", "operands", "result_avals", "results")
+
+    def __init__(self, node: Node):
+        edges = node.edges
+        self.avals, self.result_avals, self.attrs = node.avals, node.result_avals, node.attrs
+        self.needs = [e is not None for e in edges]
+        self.operands = [x.unpack(node, edges[i]) if type(x) is Saved else x for i, x in enumerate(node.operands)]
+        self.results = [x.unpack(node, None) if x is not None else None for x in node.results]
+
+
+def record(prim, operands, results, attrs, location=None) -> None:
+    """Link results (a tuple) to operands, if grad mode is on and an operand requires a gradient. `location`: the user's (file, line)."""
+    if not state.enabled or not results:
+        return
+    for x in operands:
+        if isinstance(x, Tensor) and x.requires_grad:
+            break
+    else:
+        return
+    if not any(r._aval.dtype.is_floating for r in results):
+        return
+    node = Node(prim, operands, results, attrs, location or user_location())
+    link(node, results)
+
+
+def link(node, results) -> None:
+    """Make floating tensors the results of `node`."""
+    for i, result in enumerate(results):
+        if result._aval.dtype.is_floating:
+            result.requires_grad, result.grad_fn, result._index = True, node, i
+
+
+def relink(node, operands, results) -> None:
+    """Give a node new operands (None: no tensor) and results, as if it had just been recorded."""
+    node.number = next(_numbers)
+    node.edges = [edge_of(x) for x in operands]
+    link(node, results)
+
+
+def gate(x: Tensor) -> Tensor:
+    """A leaf with the value of x at which backward stops."""
+    proxy = x._alias()
+    proxy.requires_grad = True
+    return proxy
+
+
+def release(x: Tensor) -> None:
+    """Free the graph that made x, as a backward without retain_graph does."""
+    from .engine import reachable
+
+    for node in reachable([x]):
+        node.free()
+
+
+def enabled() -> bool:
+    """Is grad mode on in this thread?"""
+    return state.enabled
+
+
+def next_number() -> int:
+    """The number of a node made now."""
+    return next(_numbers)

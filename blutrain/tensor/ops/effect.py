@@ -1,0 +1,45 @@
+"""The one effect: writing a tensor's memory."""
+
+from __future__ import annotations
+
+from ...errors import message
+from .. import dispatch
+from ..aval import Aval
+from ..primitive import NotDifferentiable, Special, define
+
+
+def _infer_assign(dst: Aval, value: Aval) -> Aval:
+    if dst.shape != value.shape or dst.dtype is not value.dtype:
+        raise ValueError(message("assign", "the value does not fit", expected=str(dst), got=str(value)))
+    return dst
+
+
+def _eager_assign(xp, dst, value):
+    if dst is not value:
+        xp.copyto(dst, value)
+    return dst
+
+
+ASSIGN = define(
+    "assign",
+    "effect",
+    infer=_infer_assign,
+    eager=_eager_assign,
+    vjp=NotDifferentiable("assign writes memory outside of autograd"),
+    nova=Special("assign"),
+    doc="Copy value into dst's memory; the result is dst.",
+)
+
+
+def assign(dst, value):
+    """Write `value` (same shape and dtype) into `dst` in place, outside of autograd; returns dst. Its version is bumped."""
+    recorder = dispatch.recorder
+    if recorder is not None:
+        if recorder.recording or dst._pending is not None or value._pending is not None:
+            return recorder.primitive(ASSIGN, (dst, value), {})
+        recorder.write(dst)
+    dispatch.common_device("assign", (dst, value), {})
+    ASSIGN.infer(dst._aval, value._aval)
+    dispatch.execute(ASSIGN, dst.device, (dst._buffer(), value._buffer()), {})
+    dst._bump_version()
+    return dst
