@@ -1,0 +1,156 @@
+"""Optimizer updates over any number of parameters in one launch, by a table of pointers."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import cupy
+import numpy
+
+from ..ops.composite.update import NUM_TENSORS
+from .compile import function
+
+# Elements a block of threads updates: large enough to hide the walk through the table, small enough to spread one
+# matrix over a GPU.
+CHUNK = 1 << 14
+
+# Each parameter has a row in `table`: pointers of old p, g and state, of new p and state, its number of elements.
+# Types: P parameter, G gradient, S0 and S1 state; C: what all of it is computed in.
+HEAD = r"""
+typedef compute_of<P>::type C;
+struct Row {
+  const P* p; const G* g; const S0* s0; const S1* s1;
+  P* new_p; S0* new_s0; S1* new_s1;
+  i64 size;
+};
+#define EACH_ELEMENT \
+  const Row row = table[owner[blockIdx.x]]; \
+  const i64 stop = smaller(start[blockIdx.x] + (i64)CHUNK, row.size); \
+  for (i64 i = start[blockIdx.x] + threadIdx.x; i < stop; i += blockDim.x)
+"""
+BODY = r"""
+extern "C" __global__ void adamw(
+    const Row* table, const int* owner, const i64* start, double beta1, double rest1, double beta2, double rest2,
+    double eps, double step, double root, double decay, double coupled) {
+  EACH_ELEMENT {
+    C p = widen(row.p[i]), g = (C)widen(row.g[i]) + p * C(coupled);
+    C m = (C)widen(row.s0[i]) * C(beta1) + g * C(rest1);
+    C v = (C)widen(row.s1[i]) * C(beta2) + g * g * C(rest2);
+    store(row.new_s0 + i, m);
+    store(row.new_s1 + i, v);
+    store(row.new_p + i, p * C(decay) - m / (sqrt_(v) * C(root) + C(eps)) * C(step));
+  }
+}
+
+extern "C" __global__ void sgd(const Row* table, const int* owner, const i64* start, double lr, double weight_decay) {
+  EACH_ELEMENT {
+    C p = widen(row.p[i]);
+    store(row.new_p + i, p - ((C)widen(row.g[i]) + p * C(weight_decay)) * C(lr));
+  }
+}
+
+extern "C" __global__ void sgd_momentum(
+    const Row* table, const int* owner, const i64* start, double lr, double momentum, double rest, double weight_decay,
+    int nesterov) {
+  EACH_ELEMENT {
+    C p = widen(row.p[i]), g = (C)widen(row.g[i]) + p * C(weight_decay);
+    C velocity = (C)widen(row.s0[i]) * C(momentum) + g * C(rest);
+    store(row.new_s0 + i, velocity);
+    store(row.new_p + i, p - (nesterov ? g + velocity * C(momentum) : velocity) * C(lr));
+  }
+}
+"""
+
+
+def update_many(name: str, rows, scalars, **attrs) -> None:
+    """Update in place: each of `rows` is (p, g, *state) as arrays;
+
+    scalars and attrs as the primitive `name` takes them.
+    """
+    in_place = [(row, (row[0], *row[2:])) for row in rows]
+    _update(name, in_place, scalars, attrs)
+
+
+def update_rule(name: str):
+    """The eager rule of the pure update primitive `name`."""
+
+    def rule(xp, *operands, **attrs):
+        tensors, scalars = operands[: NUM_TENSORS[name]], operands[NUM_TENSORS[name] :]
+        outputs = tuple(cupy.empty(a.shape, a.dtype) for a in (tensors[0], *tensors[2:]))
+        _update(name, [(tensors, outputs)], [float(s) for s in scalars], attrs)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    return rule
+
+
+def _update(name: str, rows, scalars, attrs) -> None:
+    """Launch once for every combination of element types among `rows` of (inputs, outputs)."""
+    rows = [row for row in rows if row[0][0].size]
+    contiguous = [_contiguous(*row) for row in rows]
+    kind = lambda row: tuple(a.dtype.name for a in row[0])
+    for _, group in itertools.groupby(sorted(contiguous, key=kind), key=kind):
+        _launch(name, list(group), scalars, attrs)
+    for (_, outputs), (_, written) in zip(rows, contiguous, strict=True):
+        for output, array in zip(outputs, written, strict=True):
+            if array is not output:
+                output[...] = array
+
+
+def _contiguous(inputs, outputs):
+    """The same with contiguous arrays; outputs that are not get a stand-in to be copied back."""
+    ready = tuple(cupy.ascontiguousarray(a) for a in inputs)
+    return ready, tuple(a if a.flags.c_contiguous else cupy.empty(a.shape, a.dtype) for a in outputs)
+
+
+def _launch(name: str, rows, scalars, attrs) -> None:
+    inputs = rows[0][0]
+    types = [a.dtype for a in inputs] + [inputs[0].dtype] * (4 - len(inputs))
+    kernel_name, numbers = _ARGUMENTS[name](*scalars, **attrs)
+    body = HEAD.replace("CHUNK", str(CHUNK)) + BODY
+    kernel = function(body, kernel_name, P=types[0], G=types[1], S0=types[2], S1=types[3])
+    sizes = tuple(inputs[0].size for inputs, _ in rows)
+    owner, start = _chunks(sizes, cupy.cuda.Device().id)
+    table = cupy.asarray(numpy.array([_row(*row) for row in rows], numpy.int64))
+    kernel((owner.size,), (512,), (table, owner, start, *numbers))
+
+
+def _row(inputs, outputs) -> list[int]:
+    """Eight numbers: pointers (0 for state that an update does not have) and the size."""
+    old = [a.data.ptr for a in inputs] + [0] * (4 - len(inputs))
+    new = [a.data.ptr for a in outputs] + [0] * (3 - len(outputs))
+    return [*old, *new, inputs[0].size]
+
+
+@functools.lru_cache(maxsize=64)
+def _chunks(sizes: tuple[int, ...], device: int):
+    """For each block of threads: the row it works on, and the element it starts at."""
+    owner = [i for i, size in enumerate(sizes) for _ in range(0, size, CHUNK)]
+    start = [first for size in sizes for first in range(0, size, CHUNK)]
+    return cupy.asarray(numpy.array(owner, numpy.int32)), cupy.asarray(numpy.array(start, numpy.int64))
+
+
+def _adam_arguments(decoupled: bool):
+    def arguments(lr, beta1, beta2, eps, weight_decay, correction1, correction2):
+        decay, coupled = (1 - lr * weight_decay, 0.0) if decoupled else (1.0, weight_decay)
+        numbers = (beta1, 1 - beta1, beta2, 1 - beta2, eps, lr / correction1, 1 / correction2**0.5, decay, coupled)
+        return "adamw", [numpy.float64(n) for n in numbers]
+
+    return arguments
+
+
+def _sgd_arguments(lr, weight_decay):
+    return "sgd", [numpy.float64(lr), numpy.float64(weight_decay)]
+
+
+def _momentum_arguments(lr, momentum, dampening, weight_decay, *, nesterov):
+    numbers = [numpy.float64(n) for n in (lr, momentum, 1 - dampening, weight_decay)]
+    return "sgd_momentum", [*numbers, numpy.int32(nesterov)]
+
+
+_ARGUMENTS = {
+    "adamw": _adam_arguments(True),
+    "adam": _adam_arguments(False),
+    "sgd": _sgd_arguments,
+    "sgd_momentum": _momentum_arguments,
+}

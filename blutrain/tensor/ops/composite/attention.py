@@ -1,0 +1,110 @@
+"""scaled_dot_product_attention: softmax(q @ k.T * scale + mask) @ v.
+
+A query that no key is left for gets zeros, and zero gradients.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ....errors import message
+from ...aval import Aval
+from ...dispatch import apply
+from ...dtype import bool_, int64
+from ...primitive import Composed, Saves, define
+from ...shapes import broadcast_shapes
+from ..arithmetic import where
+from ..compare import eq, ge
+from ..create import iota
+from ..eager_rule import eager_rule
+from .blocks import narrow, widen
+from .check_operands import require_floating
+from .compose import upcast
+from .derive import vjp_by_compose
+
+NAME = "scaled_dot_product_attention"
+
+
+def _infer(q, k, v, mask=None, *, is_causal, scale):
+    require_floating(NAME, q, k, v)
+    shapes_fit = (
+        min(len(q.shape), len(k.shape), len(v.shape)) >= 2 and q.shape[-1] == k.shape[-1] and k.shape[-2] == v.shape[-2]
+    )
+    if not shapes_fit:
+        expected = "q[..., queries, features], k[..., keys, features], v[..., keys, values]"
+        raise ValueError(message(NAME, "q, k and v do not fit", expected=expected, got=f"{q}, {k}, {v}"))
+    batch = broadcast_shapes(NAME, [q.shape[:-2], k.shape[:-2], v.shape[:-2]])
+    if mask is not None:
+        if mask.dtype is not bool_ and mask.dtype is not q.dtype:
+            raise TypeError(message(NAME, "the mask is bool or has q's dtype", got=str(mask)))
+        scores = (*batch, q.shape[-2], k.shape[-2])
+        if broadcast_shapes(NAME, [scores, mask.shape]) != scores:
+            raise ValueError(
+                message(NAME, "the mask does not broadcast to the scores", expected=str(list(scores)), got=str(mask))
+            )
+    return Aval((*batch, q.shape[-2], v.shape[-1]), q.dtype)
+
+
+def _eager(xp, q, k, v, mask=None, *, is_causal, scale):
+    scores = xp.matmul(widen(q), widen(k).swapaxes(-1, -2))
+    scores *= scale
+    if mask is not None:
+        scores = xp.where(mask, scores, -math.inf) if mask.dtype == bool else scores + mask
+    if is_causal:
+        rows, columns = xp.arange(scores.shape[-2])[:, None], xp.arange(scores.shape[-1])
+        scores = xp.where(columns <= rows, scores, -math.inf)
+    if not scores.size:
+        return xp.zeros((*scores.shape[:-1], v.shape[-1]), q.dtype)
+    largest = scores.max(-1, keepdims=True)
+    scores -= xp.where(largest == -math.inf, 0, largest)
+    xp.exp(scores, out=scores)
+    total = scores.sum(-1, keepdims=True)
+    result = xp.matmul(scores, widen(v))
+    result /= xp.where(total == 0, 1, total)
+    return narrow(result, q.dtype)
+
+
+def _compose(q, k, v, mask=None, *, is_causal, scale):
+    if not k.shape[-2]:
+        return (upcast(q).sum(-1, keepdim=True) * 0 + upcast(v).sum(-2, keepdim=True)).to(q.dtype)
+    scores = (upcast(q) @ upcast(k).transpose(-1, -2)) * scale
+    if mask is not None:
+        scores = where(mask, scores, -math.inf) if mask.dtype is bool_ else scores + upcast(mask)
+    if is_causal:
+        rows, columns = iota(scores.shape[-2], q.device, int64), iota(scores.shape[-1], q.device, int64)
+        scores = where(ge(rows.reshape(scores.shape[-2], 1), columns), scores, -math.inf)
+    largest = scores.amax(-1, keepdim=True).detach()
+    # Without the guard a row of nothing but -inf would be inf - inf.
+    weights = (scores - where(eq(largest, -math.inf), 0.0, largest)).exp()
+    total = weights.sum(-1, keepdim=True)
+    return ((weights @ upcast(v)) / where(eq(total, 0), 1.0, total)).to(q.dtype)
+
+
+SCALED_DOT_PRODUCT_ATTENTION = define(
+    NAME,
+    "composite",
+    infer=_infer,
+    eager=eager_rule(NAME, _eager),
+    vjp=vjp_by_compose(NAME),
+    nova=Composed(),
+    saves=Saves(operands=(0, 1, 2, 3)),
+    compose=_compose,
+    doc=(
+        "scaled_dot_product_attention(q, k, v, mask or nothing, *, is_causal, scale): softmax(q @ k.T * scale + "
+        "mask) @ v."
+    ),
+)
+
+
+def scaled_dot_product_attention(
+    query, key, value, attn_mask=None, is_causal: bool = False, scale: float | None = None
+):
+    """softmax(query @ key.T * scale) @ value over the last two dimensions; leading ones broadcast.
+
+    query[..., queries, e], key[..., keys, e], value[..., keys, f]; attn_mask: bool (True: may look) or added to the
+    scores; is_causal: query i sees keys 0..i; scale: 1/sqrt(e) if None. Errors: ValueError for shapes, TypeError for
+    dtypes.
+    """
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+    operands = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+    return apply(SCALED_DOT_PRODUCT_ATTENTION, *operands, is_causal=bool(is_causal), scale=scale)

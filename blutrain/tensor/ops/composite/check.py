@@ -1,0 +1,78 @@
+"""check: a condition on values that has to hold before anything is updated.
+
+Eager, it raises at once. In a compiled step it is a flag that the host reads after the step, and every assign is
+predicated on all flags being zero, so that nothing is half-updated.
+"""
+
+from __future__ import annotations
+
+from ....errors import user_location
+from ...aval import Aval
+from ...dispatch import apply
+from ...dtype import int32
+from ...primitive import NotDifferentiable, Special, define
+from ..arithmetic import where
+from ..cast import cast
+from ..compare import eq
+
+INT32_MIN = -(2**31)
+
+
+def describe(text: str, flag: int) -> str:
+    """The message of a check that failed: `{flag}` stands for the flag's value."""
+    return text.replace("{flag}", str(flag))
+
+
+def fail(text: str, flag: int):
+    """Raise the ValueError of a check that failed, at the user's line."""
+    file, line = user_location()
+    raise ValueError(f"{describe(text, flag)}\n  at {file}:{line}")
+
+
+def _infer(flag, *, message):
+    if flag != Aval((), int32):
+        raise TypeError(f"check: the flag is one int32, got {flag}")
+    return ()
+
+
+def _eager(xp, flag, *, message):
+    value = int(flag)
+    if value:
+        fail(message, value)
+    return ()
+
+
+CHECK = define(
+    "check",
+    "effect",
+    infer=_infer,
+    eager=_eager,
+    vjp=NotDifferentiable("a check has no result"),
+    nova=Special("check"),
+    num_results=0,
+    doc=(
+        "check(flag i32[], *, message): ValueError with `message` where the flag is not zero; `{flag}` in it "
+        "becomes the flag's value."
+    ),
+)
+
+
+def check(flag, message: str) -> None:
+    """Raise ValueError(message) unless `flag` (i32, 0-d) is zero. In a compiled step: after it, with nothing
+    updated.
+    """
+    apply(CHECK, flag, message=message)
+
+
+def check_none(bad, values, message: str) -> None:
+    """Raise ValueError where `bad` (bool) holds anywhere; `{flag}` in `message` becomes the largest of the bad
+    `values` (integers).
+
+    A value outside the int32 range is reported as the nearest one inside. Zero cannot be bad: it is what a passed
+    check reads.
+    """
+    if not values.numel():
+        return
+    clipped = cast(values.clamp(INT32_MIN + 1, 2**31 - 1) if values.element_size() == 8 else values, int32)
+    largest = where(bad, clipped, INT32_MIN).amax()
+    check(where(eq(largest, INT32_MIN), 0, largest), message)

@@ -1,0 +1,22 @@
+"""Which code runs a composite eagerly: its NumPy rule, or on CuPy the fused kernel of `tensor/cuda` where there is
+one.
+"""
+
+from __future__ import annotations
+
+import numpy
+
+
+def eager_rule(name: str, rule):
+    """The eager rule of primitive `name`: `rule(xp, ...)` with NumPy, `cuda.KERNELS[name]` (or else `rule`) with
+    CuPy.
+    """
+
+    def eager(xp, *arrays, **attrs):
+        if xp is numpy:
+            return rule(xp, *arrays, **attrs)
+        from ..cuda import KERNELS
+
+        return KERNELS.get(name, rule)(xp, *arrays, **attrs)
+
+    return eager
