@@ -13,6 +13,7 @@ from .. import config
 from ..tensor.tensor import Tensor
 from .interpret import interpret, peak_bytes
 from .log import Log, Step
+from .open_graph import OpenGraph
 from .program import CompileError, Program, compile_trace
 from .refuse import refuse
 from .trace import Input, Trace
@@ -30,6 +31,7 @@ class StepProgram:
     program: Program | None = None
     final: bool = False
     owner: Any = None
+    residuals: list[int] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -45,6 +47,10 @@ def flush_log(recorder: Recorder, log: Log) -> None:
         for count in log.counts:
             count.value -= 1
         raise
+    entry = step.executable
+    if entry is not None and entry.residuals and not log.taped:
+        OpenGraph(log, results, entry.residuals)
+    log.ungate()
     log.resolve(results)
     _deliver_gradients(recorder, log, results)
     if step.consumed is not None:
@@ -71,7 +77,7 @@ def _execute(recorder: Recorder, log: Log, step: Step, wanted: set[int]) -> dict
             return entry.program.run(log)
     results = _interpret(trace, log)
     if entry is None:
-        step.executable = StepProgram(trace, outputs, owner=log.owner)
+        step.executable = StepProgram(trace, outputs, owner=log.owner, residuals=log.residuals())
         if step.has_gradients:
             _compile(recorder, log, step, outputs, trace)
     return results
@@ -93,7 +99,8 @@ def _interpret(trace: Trace, log: Log) -> dict[int, Any]:
 def _compile(recorder: Recorder, log: Log, step: Step, outputs: list[int], trace: Trace | None = None) -> StepProgram:
     """Compile the sequence that ends at `step`; where that is not possible, say so once and leave it to the interpreter."""
     trace = trace or trace_of(log, outputs)
-    entry = step.executable = StepProgram(trace, outputs, owner=log.owner)
+    residuals = step.executable.residuals if step.executable is not None else log.residuals()
+    entry = step.executable = StepProgram(trace, outputs, owner=log.owner, residuals=residuals)
     options = log.owner.options if log.owner is not None else None
     if not log.device.is_cpu:
         reason, detail = "device", str(log.device)

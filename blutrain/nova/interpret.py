@@ -24,6 +24,8 @@ def interpret(trace: Trace, bindings: dict[int, Any]) -> dict[int, Any]:
     pending_updates = dict(trace.updates)
     unwritten = set(pending_updates.values())
     last_check = max((i for i, n in enumerate(trace.nodes) if n.prim.name == "check"), default=-1)
+    if _share_memory(bindings.values()):
+        last_check = len(trace.nodes)  # all writes at the end
     for i, node in enumerate(trace.nodes):
         operands = [x.value if isinstance(x, Constant) else values[x] for x in node.operands]
         try:
@@ -72,6 +74,17 @@ def _write_ready(values, pending: dict[int, int], unwritten: set[int], last_use,
     unwritten.difference_update(written)
     unwritten.update(pending.values())
     return written
+
+
+def _share_memory(arrays) -> bool:
+    """Whether two arrays are, or are views of, one."""
+    roots = []
+    for array in arrays:
+        if hasattr(array, "base"):
+            while getattr(array, "base", None) is not None:
+                array = array.base
+            roots.append(id(array))
+    return len(roots) != len(set(roots))
 
 
 def _own(array):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ..errors import message
 from ..tensor import dispatch
 from ..tensor.aval import Aval
-from ..tensor.tensor import Tensor, aval_of
+from ..tensor.tensor import Tensor, aval_of, storage_epoch
 from .trace import Constant, Location, Node, freeze
 
 
@@ -100,6 +100,15 @@ class Step:
     children: dict[tuple, list[Step]] = field(default_factory=dict)
     leaves: dict[tuple, list[Tensor]] = field(default_factory=dict)
     executable: Any = None
+    _arrays: dict[int, int] = field(default_factory=dict)
+    _arrays_epoch: int = -1
+
+    def by_array(self) -> dict[int, int]:
+        """id of the array -> value, for what was captured: an alias (what autograd saved of a parameter) has its array."""
+        if self._arrays_epoch != storage_epoch.value:
+            self._arrays = {id(t._array): self.index[id(t)] for _, t in self.captured if id(t) in self.index}
+            self._arrays_epoch = storage_epoch.value
+        return self._arrays
 
     @property
     def has_gradients(self) -> bool:
@@ -132,6 +141,7 @@ class Log:
         self.externals: dict[int, Tensor] = {}
         self.arrays: dict[int, Any] = {}
         self.values: dict[int, int] = {}
+        self.array_values: dict[int, int] = {}
         self.fresh: dict[int, Tensor] = {}
         self.scalars: list[float | int] = []
         self.live: dict[int, list[weakref.ref]] = {}
@@ -153,36 +163,40 @@ class Log:
             return tensor._pending.value
         value = self.find(tensor)
         if value is not None:
-            return value
+            return value, tensor.requires_grad
         position = self.fresh.setdefault(id(tensor), tensor) and list(self.fresh).index(id(tensor))
         base = tensor._base
         aliased = None if base is None else self.find(base)
         return "new", position, tensor._aval, tensor.requires_grad, tensor.grad_fn is not None, base is not None, aliased
 
     def find(self, tensor: Tensor) -> int | None:
-        """The value a real tensor stands for in this log, or None."""
-        key = id(tensor)
-        value = self.values.get(key)
-        if value is None:
-            for step in reversed(self.steps):
-                value = step.index.get(key)
-                if value is not None:
-                    return value
+        """The value that a real tensor, or an alias of one, stands for in this log; None if it is not known."""
+        value = self.values.get(id(tensor))
+        if value is not None:
+            return value
+        steps = self.steps if self.current is None else (*self.steps, self.current)
+        for step in reversed(steps):
+            value = step.index.get(id(tensor))
+            if value is not None:
+                return value
+        value = self.array_values.get(id(tensor._array))
+        for step in reversed(steps):
+            if value is not None:
+                break
+            value = step.by_array().get(id(tensor._array))
         return value
 
     def reads(self, tensor: Tensor) -> bool:
         """Whether the log has read this tensor, or one that shares its memory."""
-        if self.find(tensor) is not None:
-            return True
-        cell = tensor._version
-        if any(t._version is cell for t in self.externals.values()):
-            return True
-        return any(t._version is cell for step in self.steps for _, t in step.captured)
+        root = _root(tensor)
+        read = [t for step in self.steps for _, t in step.captured]
+        return self.find(tensor) is not None or any(_root(t) is root for t in (*self.externals.values(), *read))
 
     def _bind(self, value: int, tensor: Tensor) -> None:
         """Remember an outside tensor; memory that user code may change unseen, or that is not contiguous, is copied now."""
         self.externals[value] = tensor
-        array = tensor._array
+        array = tensor._buffer()
+        self.array_values[id(array)] = value
         if tensor._foreign or not array.flags.c_contiguous:
             self.arrays[value] = array.copy(order="C")
 
@@ -306,15 +320,15 @@ class Log:
         if x._pending is not None:
             return x._pending.value
         value = self.find(x)
-        if value is None:
-            value = self.current.index.get(id(x))
         return self.capture(x) if value is None else value
 
     def capture(self, tensor: Tensor) -> int:
         """Enter a real tensor that is read by reference (a parameter, buffer or moment)."""
         value = self._new_value(tensor._aval)
-        self.current.captured.append((value, tensor))
-        self.current.index[id(tensor)] = value
+        step = self.current
+        step.captured.append((value, tensor))
+        step.index[id(tensor)] = value
+        step._arrays_epoch = -1
         return value
 
     def primitive(self, prim, operands, attrs, location: Location):
@@ -350,9 +364,12 @@ class Log:
             return
         old = self.operand(target)
         state = next((s for step in (*self.steps, self.current) for s, new in step.updates.items() if new == old), old)
-        self.current.updates[state] = number
-        self.current.index[id(target)] = number
+        step = self.current
+        step.updates[state] = number
+        step.index[id(target)] = number
+        step._arrays_epoch = -1
         self.values.pop(id(target), None)
+        self.array_values.pop(id(target._array), None)
 
     def freeze_result(self, tree):
         """A result with leaves in place of its tensors."""
@@ -370,6 +387,39 @@ class Log:
         """Values that somebody still holds: pending tensors (and what autograd saved), and gradients nobody consumed."""
         alive = {h.value for h in (r() for r in self.handles) if h is not None}
         return alive | {value for _, value in self.grads.values()}
+
+    def residuals(self) -> list[int]:
+        """While a tape is live: the values it keeps for a backward that may still come."""
+        if not self.taped:
+            return []
+        held = [t for refs in self.live.values() for t in (r() for r in refs) if t is not None and t.requires_grad]
+        todo = [t.grad_fn for t in held if t.grad_fn is not None]
+        seen, kept = set(), set()
+        while todo:
+            node = todo.pop()
+            if id(node) not in seen:
+                seen.add(id(node))
+                kept.update(t._pending.value for t in node.kept() if t._pending is not None and t._pending.log is self)
+                todo += [e[0] for e in node.edges if type(e) is tuple]
+        return sorted(kept)
+
+    def ungate(self) -> None:
+        """Join the tape of this log to the eager tapes of its arguments again."""
+        if not self.taped or not self.proxies:
+            return
+        gates = {id(p): t for k, p in self.proxies.items() for t in self.externals.values() if id(t) == k}
+        todo = [t.grad_fn for refs in self.live.values() for t in (r() for r in refs) if t is not None and t.grad_fn is not None]
+        seen = set()
+        while todo:
+            node = todo.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            for i, edge in enumerate(node.edges):
+                if type(edge) is tuple:
+                    todo.append(edge[0])
+                elif id(edge) in gates:
+                    node.edges[i] = gates[id(edge)].grad_fn, gates[id(edge)]._index
 
     def bindings(self) -> dict[int, Any]:
         """Arrays and numbers of everything that came from outside, by value."""
@@ -452,6 +502,11 @@ class Log:
         if tensor is None and id(parameter) in self.grads:
             tensor = self.grad_tensors[id(parameter)] = self.pending(self.grads[id(parameter)][1], False)
         return tensor
+
+
+def _root(tensor: Tensor) -> Tensor:
+    """The tensor whose memory this one shares."""
+    return tensor if tensor._base is None else tensor._base
 
 
 def map_tree(tree, kind: type, function: Callable):

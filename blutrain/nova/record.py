@@ -18,6 +18,7 @@ from ..tensor.tensor import Tensor, structure_epoch
 from .compiled import CompiledModule, random_state
 from .flush import flush_log
 from .log import FunctionCall, Log, RuntimeFloat, RuntimeInt, Step, operand_key
+from .open_graph import OpenGraph, graph_of
 from .refuse import refuse
 from .slots import GradSlots, Group, zeros_like
 from .trace import Location, freeze
@@ -165,7 +166,7 @@ class Recorder:
             self.refuse("view_write")
             return dispatch.apply(_table("assign"), target, value)
         log.assign(target, value)
-        return None
+        return target
 
     def function_apply(self, apply, cls, args: tuple):
         """A custom Function on pending tensors outside a recorded body: one event, whose forward runs once (`apply(cls, args)`)."""
@@ -211,16 +212,24 @@ class Recorder:
 
     def backward(self, roots: list[Tensor], grads: list[Tensor | None], retain_graph: bool, create_graph: bool):
         """loss.backward() on pending roots: NotImplemented where none is pending."""
-        log = self._log_of(roots)
+        log, graph = self._log_of(roots), None
         if log is None:
-            return NotImplemented
-        log.fresh = {}
-        base = ("backward", operand_key(log, tuple(roots)), operand_key(log, tuple(grads)), retain_graph, create_graph)
+            graph = None if self.recording or retain_graph or create_graph else graph_of(roots)
+            if graph is None or graph.freed or graph.has_boundary:
+                return NotImplemented
+            log = self._reopen(graph)
+            origin = id(graph.steps[-1]), tuple(graph.value_of(r) for r in roots)
+        else:
+            log.fresh = {}
+            origin = operand_key(log, tuple(roots))
+        base = ("backward", origin, operand_key(log, tuple(grads)), retain_graph, create_graph)
         leaves = log.position.leaves.get(base)
         slots = self.slots.states(leaves)
         parent = log.position
 
         def body(_):
+            if graph is not None:
+                graph.open()
             found: list[Tensor] = []
             step = log.current
             step.grads = dict(log.grads)
@@ -233,9 +242,19 @@ class Recorder:
             step.key = (*base, self.slots.states(parent.leaves[base]))
 
         self._event(log, (*base, slots), [], body)
+        if graph is not None:
+            graph.free()
         if log.position.boundary:
             self._hand_out_boundary(log)
         return None
+
+    def _reopen(self, graph: OpenGraph) -> Log:
+        """A new log whose first event reads what a flushed graph kept."""
+        self.flush()
+        log = self._begin(graph.device)
+        log.owner = graph.owner
+        log.fresh = {id(t): t for _, t in sorted(graph.residuals.items())}
+        return log
 
     def _accumulate(self, log: Log, found: list, leaf: Tensor, grad: Tensor) -> None:
         """Add a gradient to a leaf's pending slot."""
