@@ -1,0 +1,139 @@
+"""form_kernels: partition a step of simple operations into kernels.
+
+Before:
+
+    %0 = "nova.transpose"(%w) {perm = array<i64: 1, 0>} : (tensor<4x8xf32>) -> tensor<8x4xf32>
+    %1 = "nova.matmul"(%x, %0) : (tensor<2x8xf32>, tensor<8x4xf32>) -> tensor<2x4xf32>
+    %2 = "nova.add"(%1, %b) : (tensor<2x4xf32>, tensor<4xf32>) -> tensor<2x4xf32>
+    return %2
+
+After:
+
+    %0 = "nova.kernel"(%x, %w, %b) ({
+    ^bb0(%i0: tensor<2x8xf32>, %i1: tensor<4x8xf32>, %i2: tensor<4xf32>):
+      %1 = "nova.transpose"(%i1) ...
+      %2 = "nova.matmul"(%i0, %1) ...
+      %3 = "nova.add"(%2, %i2) ...
+      "gpu.yield"(%3)
+    }) {anchor = "contract"}
+    return %0
+
+Three decisions, each in a file of its own: axes (form_kernels_axes: reshapes dissolve), roots (form_kernels_roots: what exists as a tensor; the
+rest is recomputed where it is read), groups (form_kernels_groups: which roots share a kernel). Between kernels only `nova.reshape` of memory is
+left; checks and assigns end the step. Every output and every assign gets memory of its own.
+"""
+
+from __future__ import annotations
+
+from mlir import ir
+
+from ..dialect.graph import Graph
+from .form_kernels_axes import Axes, Read
+from .form_kernels_emit import StepWriter
+from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, StepGraph
+from .form_kernels_groups import COLUMN, MAP, ROW, Group, Groups, Root
+from .form_kernels_roots import Roots
+
+NAME = "form_kernels"
+
+# Merges in order of what they save: (anchor that grows, anchor that is taken in).
+_MERGES = ((ROW, ROW), (ROW, MAP), (ROW, COLUMN), (CONTRACT, COLUMN), (GATHER, MAP), (COLUMN, COLUMN), (COLUMN, MAP), (MAP, MAP))
+
+
+def run(module: ir.Module, facts) -> None:
+    """See the module. Errors: PassFault for an operation that no kernel computes, with its line."""
+    step = Graph(module)
+    graph = StepGraph(step.block)
+    body = StepWriter(graph, form_groups(graph)).body()
+    del graph
+    replace_step(module, step, body)
+
+
+def form_groups(graph: StepGraph) -> Groups:
+    """The partition of `graph`."""
+    roots = Roots(graph, Axes(graph))
+    groups = Groups(roots.roots)
+    _take_epilogues(groups, roots)
+    holders = _holders(roots.roots)
+    for large, small in _MERGES:
+        for readers in holders:
+            _merge_readers(groups, readers, large, small)
+    return groups
+
+
+def _take_epilogues(groups: Groups, roots: Roots) -> None:
+    """Each product and gather with its waist: the waist reads the anchor's result at its own element."""
+    for anchor, waist in sorted(roots.waists.items()):
+        if anchor not in groups.of or waist not in groups.of:
+            continue
+        group, other = groups.of[anchor], groups.of[waist]
+        root = next(r for r in other.roots if r.node.number == waist)
+        result = group.roots[0].node.result
+        for read in root.leaves:
+            if read.value is result and root.spans(read):
+                place = [0] * len(root.loops.extents)
+                for index, loop in zip(read.indices, group.roots[0].loops.result, strict=True):
+                    place[index.dim] = loop
+                groups.try_merge(group, other, tuple(place))
+                break
+
+
+def _holders(roots: list[Root]) -> list[list[tuple[Root, tuple[int, ...]]]]:
+    """For every value that several roots make or read element by element: those roots, and the loop of each atom of the value."""
+    found: dict[int, list[tuple[Root, tuple[int, ...]]]] = {}
+    for root in roots:
+        found.setdefault(root.node.result.number, []).append((root, root.loops.result))
+        for read in root.leaves if root.node.kind != LOOKUP else ():
+            loops = _loops_of(read)
+            if loops is not None:
+                found.setdefault(read.value.number, []).append((root, loops))
+    return [readers for _, readers in sorted(found.items()) if len(readers) > 1]
+
+
+def _loops_of(read: Read) -> tuple[int, ...] | None:
+    """The loop of each atom where the read is plain; None where it skips, reverses or stands still, or reads a number from outside."""
+    if (not read.indices and read.value.node is None) or any(i.dim < 0 or i.coefficient != 1 or i.offset for i in read.indices):
+        return None
+    loops = tuple(index.dim for index in read.indices)
+    return loops if len(set(loops)) == len(loops) else None
+
+
+def _merge_readers(groups: Groups, readers: list, large: str, small: str) -> None:
+    for i, (root, loops) in enumerate(readers):
+        for j, (other, other_loops) in enumerate(readers):
+            if i == j:
+                continue
+            a, b = groups.of[root.node.number], groups.of[other.node.number]
+            if a is b or a.anchor != large or b.anchor != small or (large == small and j < i):
+                continue
+            place = _place(a, root, loops, b, other, other_loops)
+            if place is not None:
+                groups.try_merge(a, b, place)
+
+
+def _place(a: Group, root: Root, loops, b: Group, other: Root, other_loops) -> tuple[int, ...] | None:
+    """Where the loops of `b` lie among those of `a`, from a value that both see; None unless it tells all of them."""
+    mine, theirs = a.places[root.node.number], b.places[other.node.number]
+    place: list[int] = [-1] * len(b.extents)
+    for loop, other_loop in zip(loops, other_loops, strict=True):
+        place[theirs[other_loop]] = mine[loop]
+    return None if -1 in place else tuple(place)
+
+
+def replace_step(module: ir.Module, step: Graph, body: str) -> None:
+    """Put a function with the same arguments and results and `body` in place of the step."""
+    func = step.func
+    arguments = ", ".join(f"%arg{i}: {a.type}{_role(step, i)}" for i, a in enumerate(step.arguments))
+    type_ = ir.TypeAttr(func.attributes["function_type"]).value
+    results = ", ".join(str(t) for t in ir.FunctionType(type_).results)
+    text = f"func.func @step({arguments}) -> ({results}) {{\n{body}\n}}"
+    new = ir.Module.parse(text, module.context)
+    func.erase()
+    module.body.append(new.body.operations[0])
+
+
+def _role(step: Graph, index: int) -> str:
+    attributes = step.func.attributes
+    if "arg_attrs" not in attributes:
+        return ""
+    return f" {attributes['arg_attrs'][index]}"

@@ -1,0 +1,184 @@
+"""Which roots share a kernel: groups that grow by merging, never into a cycle, never across a change of the parallel row mapping.
+
+A *root* is a node whose result exists as a tensor (see form_kernels); everything between roots is recomputed where it is read. Two groups can
+merge only where both read (or one makes) some value at every point of their nests, which tells how the loops of one lie in the loops of the
+other, and where the anchor of the merged group takes every member:
+
+| anchor | loops | members |
+|---|---|---|
+| row | rows x cols | reductions over cols; maps of rows x cols or of rows; reductions over rows (column outputs) |
+| column | rows x cols | reductions over rows; maps of cols |
+| contract | batch, m, n | maps of all three; reductions over batch and m (bias gradients) |
+| gather | result | maps of it |
+| map | result | maps of it |
+"""
+
+from __future__ import annotations
+
+from .form_kernels_axes import Index, Loops, Read
+from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, REDUCE, SCATTER, Node
+
+ROW, COLUMN, MAP = "row", "column", "map"
+
+
+class Root:
+    """A node with a stored result: its loops, and its leaves, the values of memory and of other roots that it reads."""
+
+    __slots__ = ("inner", "leaves", "loops", "node")
+
+    def __init__(self, node: Node, loops: Loops, leaves: list[Read], inner: list[Node]):
+        self.node, self.loops, self.leaves, self.inner = node, loops, leaves, inner
+
+    def spans(self, read: Read) -> bool:
+        """Whether `read` names every loop of this root once, with nothing skipped or reversed: its element tells the point of the nest."""
+        dims = [index.dim for index in read.indices]
+        return len(dims) == len(set(dims)) == len(self.loops.extents) and all(_is_plain(index) for index in read.indices)
+
+    def covers(self, read: Read) -> bool:
+        """Like `spans`, over the loops of the result only: what an epilogue of a contraction sees."""
+        dims = [index.dim for index in read.indices]
+        return len(dims) == len(set(dims)) and set(dims) == set(self.loops.result) and all(_is_plain(i) for i in read.indices)
+
+
+def _is_plain(index: Index) -> bool:
+    return index.dim >= 0 and index.coefficient == 1 and index.offset == 0
+
+
+def anchor_of(root: Root) -> str:
+    """The anchor of a root on its own. A reduction is `row` where the loop that is contiguous in memory is reduced."""
+    kind = root.node.kind
+    if kind in (CONTRACT, GATHER, SCATTER):
+        return kind
+    if kind != REDUCE or not root.loops.reduced:
+        return MAP
+    spanning = [read for read in root.leaves if root.spans(read) and read.indices]
+    fastest = spanning[0].indices[-1].dim if spanning else len(root.loops.extents) - 1
+    return ROW if fastest in root.loops.reduced else COLUMN
+
+
+class Group:
+    """Roots that become one kernel. `places[number]` says for every loop of a root which loop of the group it is."""
+
+    __slots__ = ("anchor", "columns", "extents", "number", "places", "reduced", "roots")
+
+    def __init__(self, number: int, root: Root):
+        self.number, self.roots, self.anchor = number, [root], anchor_of(root)
+        self.places: dict[int, tuple[int, ...]] = {root.node.number: tuple(range(len(root.loops.extents)))}
+        self.extents = root.loops.extents
+        self.reduced = root.loops.reduced
+        self.columns = _columns(root) if self.anchor == CONTRACT else frozenset()
+
+    def takes(self, root: Root, place: tuple[int, ...]) -> bool:
+        """Whether the anchor's generator takes `root` with its loops at `place`."""
+        loops, reduced = set(place), {place[d] for d in root.loops.reduced}
+        everything = set(range(len(self.extents)))
+        is_map = not reduced and root.node.kind not in (CONTRACT, GATHER, SCATTER, LOOKUP)
+        parallel = everything - self.reduced
+        if self.anchor == ROW:
+            if is_map:
+                return loops in (everything, parallel)
+            return root.node.kind == REDUCE and loops == everything and reduced in (set(self.reduced), parallel)
+        if self.anchor == COLUMN:
+            if is_map:
+                return loops == parallel
+            return root.node.kind == REDUCE and loops == everything and reduced == self.reduced
+        if self.anchor == CONTRACT:
+            if is_map:
+                return loops == parallel
+            return root.node.kind == REDUCE and loops == parallel and loops - reduced == self.columns
+        if self.anchor == GATHER:
+            return is_map and loops == everything
+        return self.anchor == MAP and (is_map or root.node.kind == LOOKUP) and loops == everything
+
+
+def _columns(root: Root) -> frozenset[int]:
+    """Loops of the columns of a product: those of the factor that has the last loop of the result, unless both have them."""
+    used = [{index.dim for index in read.indices} for read in root.loops.reads]
+    last = root.loops.result[-1] if root.loops.result else None
+    column, row = (used[0], used[1]) if last in used[0] and last not in used[1] else (used[1], used[0])
+    return frozenset(d for d in root.loops.result if d in column and d not in row)
+
+
+class Groups:
+    """All groups, who depends on whom, and merging."""
+
+    def __init__(self, roots: list[Root]):
+        self.groups = [Group(i, root) for i, root in enumerate(roots)]
+        self.of: dict[int, Group] = {group.roots[0].node.number: group for group in self.groups}
+        self.before = [0] * len(roots)
+        self.after = [0] * len(roots)
+        for group in self.groups:
+            self._add_dependences(group)
+        for group in reversed(self.groups):
+            mine = self.after[group.number] | 1 << group.number
+            for number in _bits(self._direct[group.number]):
+                self.after[number] |= mine
+        del self._direct
+
+    _direct: dict[int, int]
+
+    def _add_dependences(self, group: Group) -> None:
+        if group.number == 0:
+            self._direct = {}
+        direct = 0
+        for read in group.roots[0].leaves:
+            source = source_node(read)
+            if source is not None:
+                direct |= 1 << self.of[source.number].number
+        self._direct[group.number] = direct
+        reach = direct
+        for number in _bits(direct):
+            reach |= self.before[number]
+        self.before[group.number] = reach
+
+    def can_merge(self, a: Group, b: Group) -> bool:
+        """No third group lies on a path from one to the other."""
+        return not (self.after[a.number] & self.before[b.number] or self.after[b.number] & self.before[a.number])
+
+    def try_merge(self, a: Group, b: Group, place: tuple[int, ...]) -> bool:
+        """Merge `b` into `a`, loop d of b being loop place[d] of a, if the anchor of `a` takes every root of `b` and no cycle arises."""
+        if a is b or len(set(place)) != len(place) or any(a.extents[p] != b.extents[d] for d, p in enumerate(place)):
+            return False
+        moved = {r.node.number: tuple(place[d] if d < len(place) else -1 for d in b.places[r.node.number]) for r in b.roots}
+        if not all(a.takes(root, moved[root.node.number]) for root in b.roots) or not self.can_merge(a, b):
+            return False
+        a.places.update(moved)
+        a.roots = sorted(a.roots + b.roots, key=lambda root: root.node.number)
+        for root in b.roots:
+            self.of[root.node.number] = a
+        self._join(a.number, b.number)
+        b.roots = []
+        return True
+
+    def _join(self, a: int, b: int) -> None:
+        """Group b is now group a: everything before either is before everything after either."""
+        both = ~(1 << a | 1 << b)
+        before = (self.before[a] | self.before[b]) & both
+        after = (self.after[a] | self.after[b]) & both
+        self.before[a], self.after[a] = before, after
+        self.before[b], self.after[b] = 0, 0
+        mine, gone = 1 << a, ~(1 << b)
+        for number in _bits(after):
+            self.before[number] = (self.before[number] | before | mine) & gone
+        for number in _bits(before):
+            self.after[number] = (self.after[number] | after | mine) & gone
+
+    def in_order(self) -> list[Group]:
+        """Living groups, each after those it depends on, otherwise by their first root."""
+        alive = [g for g in self.groups if g.roots]
+        return sorted(alive, key=lambda g: (self.before[g.number].bit_count(), g.roots[0].node.number))
+
+
+def source_node(read: Read) -> Node | None:
+    """The root that a leaf comes from, behind reshapes of memory; None for an argument."""
+    node = read.value.node
+    while node is not None and node.kind == "reshape":
+        node = node.operands[0].node
+    return node
+
+
+def _bits(mask: int):
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low

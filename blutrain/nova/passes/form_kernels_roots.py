@@ -1,0 +1,252 @@
+"""Which values of a step become tensors in memory (roots), decided by bytes and cost before anything is grouped.
+
+Anchors (products, reductions, gathers, scatters) and whatever leaves the step always do. Between them only elementwise operations and views are
+left, which can be evaluated again wherever they are read. Three more kinds of value are made roots:
+
+- the *waist* of a product or gather: the last elementwise value through which all uses of its result pass, if it is no larger. The chain up
+  to it becomes the epilogue, and the product itself is never stored. For `z = x @ w.T + b`, with gelu(z) and gelu'(z) read elsewhere, that is
+  z: one store, and both are recomputed where they are read;
+- what a product reads, if it costs more to compute again than to store and load (`PROLOGUE_FLOPS`);
+- a small value that a larger nest reads broadcast (1 / sqrt(variance) of a row): computed once, not once per element.
+"""
+
+from __future__ import annotations
+
+from ...tensor.primitive import Scalar
+from .form_kernels_axes import Axes, Read, compose
+from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, MAP, REDUCE, RESHAPE, SCATTER, SINK, VIEW, Node, StepGraph, Value
+from .form_kernels_groups import Root
+
+# A prologue is evaluated about once per read of an element, in registers. Storing and loading four bytes costs a core about 1.5 ns of
+# memory time, 30 to 100 vectorised operations per element: gelu (28) is recomputed, chains much longer are not.
+PROLOGUE_FLOPS = 64
+PROLOGUE_LEAVES = 2
+# Arithmetic on run-time scalars that every element may repeat: loop-invariant, so it costs a register.
+SCALAR_FLOPS = 40
+
+_EXIT = -1
+
+
+class Roots:
+    """The roots of `graph`, in program order, and `waists`: number of an anchor -> number of its waist."""
+
+    def __init__(self, graph: StepGraph, axes: Axes):
+        self.graph, self.axes = graph, axes
+        self.numbers: set[int] = set()
+        self.waists: dict[int, int] = {}
+        self._flops = {node.number: _flops(node) for node in graph.nodes}
+        self._costs: dict[int, int] = {}
+        self._anchors_and_sinks()
+        self._waists()
+        self._small_values()
+        self._products_operands()
+        self.roots = self._collect()
+
+    # --- what must be stored
+
+    def _anchors_and_sinks(self) -> None:
+        for node in self.graph.nodes:
+            if node.kind in (REDUCE, CONTRACT, GATHER, SCATTER, LOOKUP) and node.result.users:
+                self.numbers.add(node.number)
+            if node.kind in (SINK, GATHER, SCATTER, LOOKUP) or node.number in self.axes.opaque:
+                for value in node.operands:
+                    if node.kind == SINK or not is_splat(value):
+                        self.store(value)
+        for value in self.graph.outputs:
+            self.store(value)
+
+    def store(self, value: Value) -> None:
+        """Make the node behind `value` a root; a reshape is a view of its operand's memory."""
+        node = memory_of(value).node
+        if node is not None:
+            self.numbers.add(node.number)
+
+    # --- waists
+
+    def _waists(self) -> None:
+        dominators = self._dominators()
+        claimed: set[int] = set()
+        for anchor in reversed(self.graph.nodes):
+            if anchor.kind not in (CONTRACT, GATHER) or anchor.number not in self.numbers:
+                continue
+            waist, bytes_ = anchor.number, anchor.result.bytes
+            following = dominators.get(waist, _EXIT)
+            while following != _EXIT:
+                node = self.graph.nodes[following]
+                if following in claimed or node.result.size != anchor.result.size:
+                    break
+                if node.kind == MAP and node.result.bytes <= bytes_:
+                    waist, bytes_ = following, node.result.bytes
+                following = dominators.get(following, _EXIT)
+            if waist != anchor.number:
+                self.waists[anchor.number] = waist
+                self.numbers.add(waist)
+                claimed.update(self._between(anchor.number, waist))
+
+    def _dominators(self) -> dict[int, int]:
+        """For every node the next one through which all uses of its result pass; _EXIT where there is none, or where one use is no
+        elementwise operation of the same size."""
+        nodes, found, depth = self.graph.nodes, {}, {_EXIT: 0}
+        leaving = {v.node.number for v in self.graph.outputs if v.node is not None}
+        for node in reversed(nodes):
+            if node.kind == SINK:
+                continue
+            following = _EXIT if node.number in leaving or len(node.results) != 1 or not node.result.users else None
+            for user in node.result.users if following is None else ():
+                target = user.number if self._continues(user, node.result) else _EXIT
+                following = target if following is None else _common(following, target, found, depth)
+                if following == _EXIT:
+                    break
+            found[node.number] = following
+            depth[node.number] = depth[following] + 1
+        return found
+
+    def _continues(self, user: Node, value: Value) -> bool:
+        if user.number in self.axes.opaque or user.number in self.numbers and user.kind != MAP:
+            return False
+        return user.kind in (MAP, RESHAPE, VIEW) and user.result.size == value.size
+
+    def _between(self, first: int, last: int) -> set[int]:
+        """Nodes on paths from `first` to `last`, both included."""
+        inside = {first}
+        for node in self.graph.nodes[first + 1 : last + 1]:
+            if any(v.node is not None and v.node.number in inside for v in node.operands):
+                inside.add(node.number)
+        return inside
+
+    # --- values that are worth storing
+
+    def _small_values(self) -> None:
+        for node in self.graph.nodes:
+            if node.kind == MAP and node.number not in self.numbers and self.cost(node) and self._is_read_wider(node.result):
+                threshold = 0 if node.result.shape and node.result.size > 1 else SCALAR_FLOPS
+                if self.cost(node) > threshold:
+                    self.numbers.add(node.number)
+
+    def _is_read_wider(self, value: Value) -> bool:
+        for user in value.users:
+            if user.kind in (VIEW, RESHAPE):
+                if user.result.size > value.size or self._is_read_wider(user.result):
+                    return True
+            elif user.kind == MAP and user.result.size > value.size:
+                return True
+        return False
+
+    def _products_operands(self) -> None:
+        for node in self.graph.nodes:
+            if node.kind != CONTRACT or node.number not in self.numbers:
+                continue
+            for operand in node.operands:
+                source = operand
+                while source.node is not None and source.node.kind in (VIEW, RESHAPE) and source.node.number not in self.numbers:
+                    source = source.node.operands[0]
+                made = source.node
+                if made is not None and made.kind == MAP and made.number not in self.numbers and not self._is_prologue(made):
+                    self.numbers.add(made.number)
+
+    def _is_prologue(self, node: Node) -> bool:
+        """Whether a product may evaluate `node` as it reads: cheap, and its leaves no heavier to read than the value itself."""
+        leaves, _ = self.leaves(node)
+        values = {read.value.number: read.value for read in leaves}.values()
+        heavy = [v for v in values if v.size * 2 > node.result.size]
+        return (
+            self.cost(node) <= PROLOGUE_FLOPS
+            and len(heavy) <= PROLOGUE_LEAVES
+            and sum(v.bytes for v in heavy) <= 2 * max(node.result.bytes, 1)
+        )
+
+    def cost(self, node: Node) -> int:
+        """Operations per element to compute `node` from roots and arguments; shared parts count once per use."""
+        found = self._costs.get(node.number)
+        if found is None:
+            found = self._flops[node.number]
+            for value in node.operands:
+                inner = value.node
+                if inner is not None and inner.number not in self.numbers and inner.kind in (MAP, VIEW, RESHAPE):
+                    found += self.cost(inner)
+            self._costs[node.number] = found = min(found, 1 << 20)
+        return found
+
+    # --- leaves
+
+    def leaves(self, node: Node) -> tuple[list[Read], list[Node]]:
+        """What `node` reads from memory and from other roots, and the nodes evaluated on the way (views and reshapes included)."""
+        found: dict[tuple, Read] = {}
+        inner: dict[int, Node] = {}
+        visited: set[tuple] = set()
+        pending = list(reversed(self.axes.loops(node).reads))
+        while pending:
+            read = pending.pop()
+            key = (read.value.number, read.indices)
+            if key in visited:
+                continue
+            visited.add(key)
+            source = read.value.node
+            if source is None or source.number in self.numbers or source.number in self.axes.opaque:
+                found[key] = read
+                continue
+            inner[source.number] = source
+            if source.kind == RESHAPE:
+                pending.append(Read(source.operands[0], read.indices))
+                continue
+            for behind in reversed(self.axes.loops(source).reads):
+                pending.append(Read(behind.value, compose(read.indices, behind.indices)))
+        return list(found.values()), list(inner.values())
+
+    def _collect(self) -> list[Root]:
+        """Roots that something needs, in program order."""
+        nodes = self.graph.nodes
+        made: dict[int, Root] = {}
+        needed = [v for node in nodes if node.kind == SINK for v in node.operands] + self.graph.outputs
+        pending = [memory_of(v).node for v in needed]
+        while pending:
+            node = pending.pop()
+            if node is None or node.number in made:
+                continue
+            leaves, inner = self.leaves(node)
+            made[node.number] = Root(node, self.axes.loops(node), leaves, inner)
+            pending += [memory_of(read.value).node for read in leaves]
+        return [made[number] for number in sorted(made)]
+
+
+def is_splat(value: Value) -> bool:
+    """Is `value` a constant that needs no memory?"""
+    node = memory_of(value).node
+    return node is not None and node.name in ("constant", "full")
+
+
+def memory_of(value: Value) -> Value:
+    """The value whose memory `value` is: itself, or what it is a reshape of."""
+    while value.node is not None and value.node.kind == RESHAPE:
+        value = value.node.operands[0]
+    return value
+
+
+def _common(a: int, b: int, above: dict[int, int], depth: dict[int, int]) -> int:
+    """The first node that follows both."""
+    while a != b:
+        if depth[a] >= depth[b]:
+            a = above[a]
+        else:
+            b = above[b]
+    return a
+
+
+_EXPENSIVE = {"arith.divf": 4, "arith.divsi": 20, "arith.remsi": 20, "math.sqrt": 6, "math.rsqrt": 8, "math.absf": 1, "math.floor": 1}
+_FLOPS: dict[tuple, int] = {}
+
+
+def _flops(node: Node) -> int:
+    """Operations per element of one node; a function of math counts as its polynomial, about 20."""
+    lowering = node.record.nova if node.record is not None else None
+    if node.kind != MAP:
+        return 0
+    if not isinstance(lowering, Scalar):
+        return 40 if node.name == "random_bits" else 0
+    category = node.operands[0].dtype.category if node.operands else 2
+    key = (node.name, category)
+    if key not in _FLOPS:
+        text = (lowering.boolean, lowering.integer, lowering.floating)[category] or lowering.floating or ""
+        names = [name for name in text.replace("(", " ").replace(",", " ").split() if name.startswith(("arith.", "math."))]
+        _FLOPS[key] = sum(_EXPENSIVE.get(name, 20 if name.startswith("math.") else 1) for name in names)
+    return _FLOPS[key]

@@ -1,0 +1,52 @@
+"""generate: code for every distinct kernel.
+
+Before: kernels in linalg, each with its schedule.
+
+After: the same, and what the generators made of them in a list on the function; the code itself is kept by text in memory (`generated`).
+
+    func.func @step(...) attributes {nova.generated = [{bytes = 98304, flops = 16384, predicted_us = 1.7, symbols = ["map_..._run"]}, ...]}
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from mlir import ir
+
+from ..cpu import generate as generator
+from ..dialect.graph import Graph
+from ..kernel import GeneratedKernel, kernel_text
+from .dedupe_kernels import distinct_kernels
+
+NAME = "generate"
+_CAPACITY = 4096
+_known: OrderedDict[tuple, GeneratedKernel] = OrderedDict()
+
+
+def run(module: ir.Module, facts) -> None:
+    """See the module. Errors: NovaError from a generator that refuses a kernel."""
+    made = [generated(op, facts) for op in distinct_kernels(module)]
+    Graph(module).func.attributes["nova.generated"] = ir.ArrayAttr.get([_summary(kernel) for kernel in made])
+
+
+def generated(op: ir.Operation, facts) -> GeneratedKernel:
+    """The code of a kernel, made once for equal text and facts."""
+    key = (kernel_text(op), facts)
+    found = _known.get(key)
+    if found is None:
+        found = _known[key] = generator.generate(op, facts)
+        if len(_known) > _CAPACITY:
+            _known.popitem(last=False)
+    return found
+
+
+def _summary(kernel: GeneratedKernel) -> ir.Attribute:
+    i64 = ir.IntegerType.get_signless(64)
+    return ir.DictAttr.get(
+        {
+            "bytes": ir.IntegerAttr.get(i64, kernel.bytes),
+            "flops": ir.IntegerAttr.get(i64, kernel.flops),
+            "predicted_us": ir.FloatAttr.get(ir.F64Type.get(), kernel.predicted_us),
+            "symbols": ir.ArrayAttr.get([ir.StringAttr.get(phase.symbol) for phase in kernel.phases]),
+        }
+    )

@@ -1,0 +1,76 @@
+"""host_program: the step as a ProgramPlan, the data that the runtime builds its host program from.
+
+Before: a function of kernels with places in memory (plan_memory), numbers (dedupe_kernels) and code (generate).
+
+After: unchanged; `build_plan(module, facts)` gives the plan. Its launches stand in the order of the kernels and carry the user's lines; a
+kernel's text holds none of them.
+"""
+
+from __future__ import annotations
+
+from mlir import ir
+
+from ..dialect.convert import user_lines
+from ..plan import BufferRef, Check, InputSpec, Launch, OutputSpec, ProgramPlan
+from .dedupe_kernels import distinct_kernels
+from .generate import generated
+from .step_launches import StepLaunches
+
+NAME = "host_program"
+
+
+def run(module: ir.Module, facts) -> None:
+    """Check that the step makes a plan. Errors: NovaError for one that cannot run."""
+    build_plan(module, facts)
+
+
+def build_plan(module: ir.Module, facts) -> ProgramPlan:
+    """The plan of a step that went through all passes. Errors: NovaError for one that cannot run."""
+    step = StepLaunches(module)
+    held = step.graph.func.attributes
+    kernels = tuple(generated(op, facts) for op in distinct_kernels(module))
+    guard = place_of(ir.StringAttr(held["nova.guard"]).value) if "nova.guard" in held else None
+    plan = ProgramPlan(
+        kernels=kernels,
+        launches=tuple(_launches(step, held, guard)),
+        arena_bytes=ir.IntegerAttr(held["nova.arena_bytes"]).value,
+        inputs=tuple(InputSpec(b.shape, b.dtype, role) for b, role in zip(step.buffers, step.roles, strict=False)),
+        outputs=tuple(_outputs(step)),
+        checks=tuple(_checks(step, held)),
+    )
+    plan.check()
+    return plan
+
+
+def _launches(step: StepLaunches, held, guard: BufferRef | None) -> list[Launch]:
+    numbers = tuple(ir.DenseI64ArrayAttr(held["nova.kernels"]))
+    predicated = tuple(ir.DenseI64ArrayAttr(held["nova.predicated"]))
+    memory = [tuple(place_of(ir.StringAttr(p).value) for p in row) for row in held["nova.memory"]]
+    launches = []
+    for launch, number, places, is_predicated in zip(step.launches, numbers, memory, predicated, strict=True):
+        anchor = ir.StringAttr(launch.op.attributes["anchor"]).value
+        predicate = guard if is_predicated else None
+        launches.append(Launch(number, places, predicate, user_lines(launch.op.location), f"{anchor} {number}"))
+    return launches
+
+
+def _outputs(step: StepLaunches) -> list[OutputSpec]:
+    by_position = {position: b for b in step.buffers for position in b.outputs}
+    types = ir.FunctionType(ir.TypeAttr(step.graph.func.attributes["function_type"]).value).results
+    return [OutputSpec(tuple(types[i].shape), by_position[i].dtype) for i in range(len(by_position))]
+
+
+def _checks(step: StepLaunches, held) -> list[Check]:
+    if not step.checks:
+        return []
+    flags = [ir.StringAttr(f).value for f in held["nova.flags"]]
+    return [
+        Check(place_of(flag), check.message, ", ".join(user_lines(check.op.location)))
+        for flag, check in zip(flags, step.checks, strict=True)
+    ]
+
+
+def place_of(text: str) -> BufferRef:
+    """"arena:64" as a reference into the arena, "input:3" as input number 3."""
+    space, _, number = text.partition(":")
+    return BufferRef("arena", 0, int(number)) if space == "arena" else BufferRef(space, int(number))

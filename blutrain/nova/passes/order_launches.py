@@ -1,0 +1,145 @@
+"""order_launches: the kernels in an order that keeps few bytes alive.
+
+Before: forward, backward and all optimizer updates, as recorded.
+
+    %g0 = "nova.kernel"(...)              // gradient of p0
+    %g1 = "nova.kernel"(...)              // gradient of p1
+    %p0 = "nova.kernel"(%arg0, %g0)       // update of p0
+    %p1 = "nova.kernel"(%arg1, %g1)
+
+After: an update stands right behind the gradient's last contribution and behind every reader of the old parameter, so that the gradient's
+memory is free for the next one.
+
+    %g0 = "nova.kernel"(...)
+    %p0 = "nova.kernel"(%arg0, %g0)
+    %g1 = "nova.kernel"(...)
+    %p1 = "nova.kernel"(%arg1, %g1)
+
+The rule is general: a launch that frees at least as many bytes as it allocates runs as soon as it can; the others run as recorded. A launch
+that computes new state waits for the guard (all value checks) and for the readers of the old state, unless they need its result.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from mlir import ir
+
+from .step_launches import StepLaunches
+
+NAME = "order_launches"
+
+
+def run(module: ir.Module, facts) -> None:
+    """See the module."""
+    step = StepLaunches(module)
+    order = order_of(step)
+    if order != sorted(order):
+        _move(step, order)
+
+
+def order_of(step: StepLaunches) -> list[int]:
+    """Numbers of launches in their new order."""
+    before = _dependences(step)
+    users: list[list[int]] = [[] for _ in step.launches]
+    for number, sources in enumerate(before):
+        for source in sources:
+            users[source].append(number)
+    waiting = [len(sources) for sources in before]
+    unread = [len(buffer.readers) for buffer in step.buffers]
+    ready = {number for number, count in enumerate(waiting) if not count}
+    recorded = list(ready)
+    heapq.heapify(recorded)
+    fresh = list(ready)
+    order: list[int] = []
+    while ready:
+        eager = min((n for n in ready if _growth(step, n, unread) <= 0), default=None) if fresh else None
+        fresh = []
+        number = eager
+        while number is None or number not in ready:
+            number = heapq.heappop(recorded)
+        ready.discard(number)
+        order.append(number)
+        for buffer in set(step.launches[number].operands):
+            unread[buffer] -= 1
+        for user in users[number]:
+            waiting[user] -= 1
+            if not waiting[user]:
+                ready.add(user)
+                heapq.heappush(recorded, user)
+        fresh = list(ready)
+    return order
+
+
+def _growth(step: StepLaunches, number: int, unread: list[int]) -> int:
+    """Bytes that launch `number` adds to what is alive, were it next."""
+    launch = step.launches[number]
+    results = [step.buffers[r] for r in launch.results]
+    allocated = sum(b.bytes for b in results if b.state is None and not b.outputs)
+    freed = 0
+    for buffer in {step.buffers[n].number: step.buffers[n] for n in launch.operands}.values():
+        if unread[buffer.number] == 1 and buffer.writer is not None and not buffer.outputs and buffer.state is None and not buffer.is_flag:
+            freed += buffer.bytes
+    return allocated - freed
+
+
+def _dependences(step: StepLaunches) -> list[set[int]]:
+    """For every launch those that come before it: writers of what it reads, the guard's, and readers of state that it overwrites."""
+    before: list[set[int]] = []
+    for launch in step.launches:
+        writers = {step.buffers[b].writer for b in launch.operands}
+        before.append({w for w in writers if w is not None})
+    reach = _reach(before)
+    guard = step.buffers[step.guard].writer if step.guard is not None else None
+    for number, launch in enumerate(step.launches):
+        states = step.writes_state(launch)
+        wanted = {reader for state in states for reader in step.buffers[state].readers if reader != number}
+        if guard is not None and states:
+            wanted.add(guard)
+        for source in sorted(wanted):
+            if not reach[source] >> number & 1:
+                before[number].add(source)
+                _extend(reach, before, number, source)
+    return before
+
+
+def _reach(before: list[set[int]]) -> list[int]:
+    """Bit sets of all launches before each one (itself included); launches are in an order that respects `before`."""
+    reach: list[int] = []
+    for number, sources in enumerate(before):
+        bits = 1 << number
+        for source in sources:
+            bits |= reach[source]
+        reach.append(bits)
+    return reach
+
+
+def _extend(reach: list[int], before: list[set[int]], number: int, source: int) -> None:
+    """`source` now comes before `number`, and so before everything that follows it."""
+    added = reach[source]
+    for other in range(len(reach)):
+        if reach[other] >> number & 1:
+            reach[other] |= added
+
+
+def _move(step: StepLaunches, order: list[int]) -> None:
+    """Kernels in their new order at the front, each followed by the reshapes of its results; the rest stays behind them."""
+    block = step.graph.block
+    anchor = step.graph.operations()
+    reshapes: dict[int, list[ir.Operation]] = {}
+    of: dict[ir.Value, int] = {}
+    for number, launch in enumerate(step.launches):
+        of.update({r: number for r in launch.op.results})
+    first = next(op for op in anchor if op.name in ("nova.check", "nova.assign", "func.return"))
+    for op in anchor:
+        if op.name == "nova.reshape":
+            number = of.get(op.operands[0], -1)
+            of[op.results[0]] = number
+            reshapes.setdefault(number, []).append(op)
+    for op in reshapes.get(-1, ()):
+        op.move_before(first)
+    for number in order:
+        step.launches[number].op.move_before(first)
+        for op in reshapes.get(number, ()):
+            op.move_before(first)
+    del block

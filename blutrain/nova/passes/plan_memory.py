@@ -1,0 +1,267 @@
+"""plan_memory: a place in memory for every buffer of the step, results in place where that is legal.
+
+Before:
+
+    func.func @step(%p: tensor<8xf32> {nova.role = "state"}, %g: tensor<8xf32>) -> tensor<8xf32> {
+      %0 = "nova.kernel"(%g) ({...}) {aliases = array<i64: -1>, anchor = "map"}
+      %1:2 = "nova.kernel"(%p, %0) ({...}) {aliases = array<i64: -1, -1>, anchor = "map"}
+      "nova.assign"(%p, %1#0)
+      return %1#1
+    }
+
+After (the places of a launch: its operands, then its results):
+
+    func.func @step(...) attributes {nova.arena_bytes = 64, nova.live_bytes = 32,
+        nova.memory = [["input:1", "arena:0"], ["input:0", "arena:0", "input:0", "output:0"]], nova.predicated = array<i64: 0, 0>, ...}
+      %1:2 = "nova.kernel"(%p, %0) ({...}) {aliases = array<i64: 0, -1>, anchor = "map"}
+
+- New state goes straight to the argument's memory where every other reader of the old value has run, and the writer itself reads it
+  nowhere but at the element it writes; otherwise to the arena, and a copy ends the step.
+- A result may take over the memory of an operand that dies in its launch, under the same rule. `aliases` tells the generator.
+- Everything else lies in one arena: intervals of launches, largest first, each at the lowest free offset, 64-byte aligned.
+- Where the step has checks, launches that write state are predicated on the guard's flag.
+"""
+
+from __future__ import annotations
+
+from mlir import ir
+
+from ..dialect.definition import TERMINATOR
+from ..kernel import ALIGNMENT_BYTES, ITEM_BYTES, Generic, Kernel, Operand, kernel_text, read_kernel
+from .configure import config_attribute, schedule_of
+from .step_launches import Buffer, Launch, StepLaunches
+
+NAME = "plan_memory"
+
+
+def run(module: ir.Module, facts) -> None:
+    """See the module. Adds launches that copy state where it could not be written directly."""
+    planner = _Planner(StepLaunches(module), facts)
+    planner.place_state()
+    planner.place_outputs()
+    planner.place_arena()
+    planner.annotate()
+
+
+class _Planner:
+    """`places[b]` is the place of buffer b as text: "arena:64", "input:3", "output:0"."""
+
+    def __init__(self, step: StepLaunches, facts):
+        self.step, self.facts = step, facts
+        self.places: dict[int, str] = {i: f"input:{i}" for i in range(step.num_arguments)}
+        self.aliases: list[list[int]] = [[-1] * len(launch.results) for launch in step.launches]
+        self.copies: list[Buffer] = []
+        self.shared: dict[int, int] = {}
+        self.predicated: set[int] = set()
+        self.arena_bytes = self.live_bytes = 0
+        self._pointwise: dict[str, list[set[int]]] = {}
+
+    # --- state and outputs
+
+    def place_state(self) -> None:
+        for buffer in self.step.buffers:
+            if buffer.state is None:
+                continue
+            if self._is_direct(buffer):
+                self.places[buffer.number] = f"input:{buffer.state}"
+                self.predicated.add(buffer.writer)
+            else:
+                self.copies.append(buffer)
+
+    def _is_direct(self, buffer: Buffer) -> bool:
+        """Whether the kernel may write the state's memory itself; notes the alias if it reads it, too."""
+        readers = self.step.buffers[buffer.state].readers
+        writer = buffer.writer
+        if writer is None or buffer.outputs or any(reader > writer for reader in readers):
+            return False
+        launch = self.step.launches[writer]
+        if buffer.state not in launch.operands:
+            return True
+        return self._alias(writer, launch.results.index(buffer.number), buffer.state)
+
+    def _alias(self, number: int, result: int, buffer: int) -> bool:
+        """Note that `result` of a launch lies in the memory of an operand, if the kernel reads that only where it writes."""
+        launch = self.step.launches[number]
+        operands = [i for i, b in enumerate(launch.operands) if b == buffer]
+        taken = set(self.aliases[number])
+        if len(operands) != 1 or operands[0] in taken or operands[0] not in self._pointwise_operands(launch)[result]:
+            return False
+        self.aliases[number][result] = operands[0]
+        return True
+
+    def _pointwise_operands(self, launch: Launch) -> list[set[int]]:
+        text = kernel_text(launch.op)
+        if text not in self._pointwise:
+            self._pointwise[text] = pointwise_operands(read_kernel(launch.op))
+        return self._pointwise[text]
+
+    def place_outputs(self) -> None:
+        for buffer in self.step.buffers:
+            if buffer.outputs:
+                self.places[buffer.number] = f"output:{buffer.outputs[0]}"
+
+    # --- arena
+
+    def place_arena(self) -> None:
+        """Intervals of the buffers without a place; those that share memory by an alias are one interval."""
+        last = len(self.step.launches) + len(self.copies)
+        intervals: dict[int, list[int]] = {}
+        for buffer in self.step.buffers:
+            if buffer.number in self.places:
+                continue
+            end = max(buffer.readers, default=buffer.writer)
+            if buffer.is_flag or buffer.state is not None:
+                end = last
+            intervals[buffer.number] = [buffer.writer, end, _rounded(buffer.bytes)]
+        for number, launch in enumerate(self.step.launches):
+            self._take_over(number, launch, intervals)
+        self.live_bytes = _peak(list(intervals.values()))
+        offsets, self.arena_bytes = color(intervals)
+        for number, offset in offsets.items():
+            self.places[number] = f"arena:{offset}"
+        for number in self.shared:
+            self.places[number] = self.places[self._owner(number)]
+
+    def _take_over(self, number: int, launch: Launch, intervals: dict[int, list[int]]) -> None:
+        """Let each result take the memory of an operand that dies here and has its size."""
+        for position, result in enumerate(launch.results):
+            if result not in intervals:
+                continue
+            for operand in dict.fromkeys(launch.operands):
+                owner = self._owner(operand)
+                dies = owner in intervals and intervals[owner][1] == number and self.step.buffers[operand].bytes
+                if dies and self.step.buffers[operand].bytes == self.step.buffers[result].bytes and self._alias(number, position, operand):
+                    intervals[owner][1] = intervals.pop(result)[1]
+                    self.shared[result] = owner
+                    break
+
+    def _owner(self, number: int) -> int:
+        return self.shared.get(number, number)
+
+    # --- into the IR
+
+    def annotate(self) -> None:
+        step, func = self.step, self.step.graph.func
+        for launch, aliases in zip(step.launches, self.aliases, strict=True):
+            launch.op.attributes["aliases"] = ir.DenseI64ArrayAttr.get(aliases)
+        memory = [[self.places[b] for b in (*launch.operands, *launch.results)] for launch in step.launches]
+        predicated = [int(number in self.predicated and step.guard is not None) for number in range(len(step.launches))]
+        for buffer in self.copies:
+            self._copy(buffer)
+            memory.append([self.places[buffer.number], f"input:{buffer.state}"])
+            predicated.append(int(step.guard is not None))
+        i64 = ir.IntegerType.get_signless(64)
+        rows = [ir.ArrayAttr.get([ir.StringAttr.get(place) for place in row]) for row in memory]
+        func.attributes["nova.memory"] = ir.ArrayAttr.get(rows)
+        func.attributes["nova.predicated"] = ir.DenseI64ArrayAttr.get(predicated)
+        func.attributes["nova.arena_bytes"] = ir.IntegerAttr.get(i64, self.arena_bytes)
+        func.attributes["nova.live_bytes"] = ir.IntegerAttr.get(i64, self.live_bytes)
+        if step.guard is not None:
+            func.attributes["nova.guard"] = ir.StringAttr.get(self.places[step.guard])
+            flags = [ir.StringAttr.get(self.places[check.buffer]) for check in step.checks]
+            func.attributes["nova.flags"] = ir.ArrayAttr.get(flags)
+
+    def _copy(self, buffer: Buffer) -> None:
+        """A launch behind all others that copies `buffer` to the state it is the new value of."""
+        assign = next(op for op in self._assigns() if self.step._of[op.operands[0]] == buffer.state)
+        value = assign.operands[1]
+        extents = [extent for extent in buffer.shape if extent != 1]
+        text = copy_text(str(value.type), extents, buffer.dtype)
+        module = ir.Module.parse(text)
+        func = module.body.operations[0]
+        (kernel, _) = func.regions[0].blocks[0].operations
+        first = next(iter(self._sinks()))
+        with ir.InsertionPoint(first), first.location:
+            clone = kernel.operation.clone()
+        clone.move_before(first)
+        clone.operands[0] = value
+        target = next(op.operation for op in clone.regions[0].blocks[0].operations if op.operation.name == "linalg.generic")
+        target.attributes["lowering_config"] = config_attribute(schedule_of(clone, self.facts))
+        assign.operands[1] = clone.results[0]
+
+    def _assigns(self) -> list[ir.Operation]:
+        return [op for op in self.step.graph.operations() if op.name == "nova.assign"]
+
+    def _sinks(self) -> list[ir.Operation]:
+        return [op for op in self.step.graph.operations() if op.name in ("nova.check", "nova.assign", "func.return")]
+
+
+def copy_text(type_: str, extents: list[int], dtype: str) -> str:
+    """A module with one kernel that copies a tensor."""
+    dims = ", ".join(f"d{i}" for i in range(type_.count("x")))
+    kinds = ", ".join(['"parallel"'] * type_.count("x"))
+    map_ = f"affine_map<({dims}) -> ({dims})>"
+    return f"""func.func @copy(%x: {type_}) {{
+  %0 = "nova.kernel"(%x) ({{
+  ^bb0(%a: {type_}):
+    %e = tensor.empty() : {type_}
+    %r = linalg.generic {{indexing_maps = [{map_}, {map_}], iterator_types = [{kinds}]}} ins(%a : {type_}) outs(%e : {type_}) {{
+    ^bb0(%i: {dtype}, %o: {dtype}):
+      linalg.yield %i : {dtype}
+    }} -> {type_}
+    "{TERMINATOR}"(%r) : ({type_}) -> ()
+  }}) {{anchor = "map", aliases = array<i64: -1>}} : ({type_}) -> {type_}
+  func.return
+}}"""
+
+
+def pointwise_operands(kernel: Kernel) -> list[set[int]]:
+    """For every result the operands that the kernel reads only at the element which that result gets: same shape, same width, each loop
+    once and in order, in a kernel whose loops are all parallel."""
+    generics = [op for op in kernel.ops if isinstance(op, Generic)]
+    if kernel.anchor != "map" or len(generics) != len(kernel.ops) or any(g.is_reduction for g in generics):
+        return [set() for _ in kernel.results]
+    extents = max((g.extents for g in generics), key=len, default=())
+    places: dict[int, set[tuple]] = {}
+    for generic in generics:
+        for access in generic.inputs:
+            if isinstance(access.source, Operand):
+                places.setdefault(access.source.index, set()).add((generic.extents, access.strides, access.offset))
+        for extracted in getattr(generic, "extracts", {}).values():
+            places.setdefault(extracted.index, set()).add(())
+    found = []
+    for result, source in zip(kernel.results, kernel.yields, strict=True):
+        writer = kernel.ops[source.op] if hasattr(source, "op") else None
+        if writer is None or writer.extents != extents:
+            found.append(set())
+            continue
+        access = writer.outputs[source.result]
+        mine = (extents, access.strides, access.offset)
+        width = ITEM_BYTES[result.dtype]
+        fits = {i for i, type_ in enumerate(kernel.operands) if type_.size == result.size and ITEM_BYTES[type_.dtype] == width}
+        found.append({i for i in fits if places.get(i) == {mine}})
+    return found
+
+
+def color(intervals: dict[int, list[int]]) -> tuple[dict[int, int], int]:
+    """Offsets for intervals (first launch, last launch, bytes), those that meet in time apart in memory; and the bytes of all."""
+    placed: list[tuple[int, int, int, int]] = []
+    offsets: dict[int, int] = {}
+    total = 0
+    for number, (first, last, size) in sorted(intervals.items(), key=lambda item: (-item[1][2], item[1][0], item[0])):
+        offset = 0
+        for start, end in sorted((o, o + s) for f, e, o, s in placed if f <= last and first <= e):
+            if start - offset >= size:
+                break
+            offset = max(offset, end)
+        offsets[number] = offset
+        placed.append((first, last, offset, size))
+        total = max(total, offset + size)
+    return offsets, total
+
+
+def _rounded(num_bytes: int) -> int:
+    return max(ALIGNMENT_BYTES, -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES)
+
+
+def _peak(intervals: list[list[int]]) -> int:
+    """The most bytes alive at one launch: what no plan can go below."""
+    changes: dict[int, int] = {}
+    for first, last, size in intervals:
+        changes[first] = changes.get(first, 0) + size
+        changes[last + 1] = changes.get(last + 1, 0) - size
+    alive = peak = 0
+    for _, change in sorted(changes.items()):
+        alive += change
+        peak = max(peak, alive)
+    return peak

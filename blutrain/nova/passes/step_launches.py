@@ -1,0 +1,111 @@
+"""What the passes after lower_to_linalg share: the step as a list of launches over buffers.
+
+A *buffer* is an argument, or a result of a kernel; `nova.reshape` is the same buffer under another shape. Buffers are numbered: arguments
+first, then results in the order of the kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mlir import ir
+
+from ..dialect.graph import Graph
+from ..kernel import ITEM_BYTES
+from .form_kernels_emit import GUARD
+
+
+@dataclass
+class Buffer:
+    """`writer`: number of its launch, None for an argument; `readers`: launches that read it; `outputs`: results of the step that it is;
+    `state`: the argument that it becomes the new value of; `is_flag`: a check reads it after the run."""
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: str
+    writer: int | None = None
+    readers: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    state: int | None = None
+    is_flag: bool = False
+
+    @property
+    def bytes(self) -> int:
+        total = ITEM_BYTES[self.dtype]
+        for extent in self.shape:
+            total *= extent
+        return total
+
+
+@dataclass
+class Launch:
+    """One kernel of the step: buffers that it reads and writes, in order of its operands and results."""
+
+    op: ir.Operation
+    operands: list[int]
+    results: list[int]
+
+
+@dataclass
+class CheckedFlag:
+    """A `nova.check`: the buffer of its flag, its message and op."""
+
+    buffer: int
+    message: str
+    op: ir.Operation
+
+
+class StepLaunches:
+    """The step function of `module` in launches. Errors: ValueError where something is left that is no launch."""
+
+    def __init__(self, module: ir.Module):
+        self.graph = Graph(module)
+        self.roles = self.graph.roles
+        self.buffers: list[Buffer] = []
+        self.launches: list[Launch] = []
+        self.checks: list[CheckedFlag] = []
+        self.guard: int | None = None
+        self._of: dict[ir.Value, int] = {}
+        for argument in self.graph.arguments:
+            self._add(argument, None)
+        self.num_arguments = len(self.buffers)
+        for op in self.graph.operations():
+            self._read(op)
+
+    def _add(self, value: ir.Value, writer: int | None) -> int:
+        type_ = value.type
+        buffer = Buffer(len(self.buffers), tuple(type_.shape), str(type_.element_type), writer)
+        self.buffers.append(buffer)
+        self._of[value] = buffer.number
+        return buffer.number
+
+    def _read(self, op: ir.Operation) -> None:
+        operands = [self._of[v] for v in op.operands]
+        match op.name:
+            case "nova.kernel":
+                number = len(self.launches)
+                for buffer in dict.fromkeys(operands):
+                    self.buffers[buffer].readers.append(number)
+                self.launches.append(Launch(op, operands, [self._add(r, number) for r in op.results]))
+            case "nova.reshape":
+                self._of[op.results[0]] = operands[0]
+            case "nova.assign":
+                self.buffers[operands[1]].state = operands[0]
+            case "nova.check":
+                self._read_check(op, operands[0])
+            case "func.return":
+                for position, buffer in enumerate(operands):
+                    self.buffers[buffer].outputs.append(position)
+            case name:
+                raise ValueError(f"{name} is left between kernels")
+
+    def _read_check(self, op: ir.Operation, buffer: int) -> None:
+        message = ir.StringAttr(op.attributes["message"]).value
+        self.buffers[buffer].is_flag = True
+        self.guard = buffer
+        if message != GUARD:
+            self.checks.append(CheckedFlag(buffer, message, op))
+
+    def writes_state(self, launch: Launch) -> list[int]:
+        """Arguments whose new values this launch computes."""
+        return [state for r in launch.results if (state := self.buffers[r].state) is not None]
