@@ -72,7 +72,6 @@ class _Importer:
         self.graph, self.trace = graph, trace
         self.values: dict[int, ir.Value] = {x.value: a for x, a in zip(trace.inputs, graph.arguments, strict=True)}
         self.locations: dict[tuple[str, int], ir.Location] = {}
-        self.num_checks = 0
 
     def run(self) -> None:
         for node in self.trace.nodes:
@@ -84,20 +83,15 @@ class _Importer:
         for state, value in self.trace.updates.items():
             self.graph.create("assign", [self.values[state], self.values[value]], [])
         func.ReturnOp([self.values[v] for v in self.trace.outputs])
+        self.graph.number_checks()
 
     def _node(self, node: Node) -> None:
         operands = [x.value if isinstance(x, Constant) else self.values[x] for x in node.operands]
-        if node.prim.name == "check":
-            self._check(operands, node.attrs)
-            return
         operands = self.graph.as_operands(node.prim, operands)
         results = [_strong(self.trace.avals[r]) for r in node.results]
-        op = self.graph.create(node.prim.name, operands, results, node.attrs)
+        attrs = {**node.attrs, "index": 0} if node.prim.name == "check" else node.attrs
+        op = self.graph.create(node.prim.name, operands, results, attrs)
         self.values.update(zip(node.results, op.results, strict=True))
-
-    def _check(self, operands: list[ir.Value], attrs: dict) -> None:
-        self.graph.create("check", operands, [], {**attrs, "index": self.num_checks})
-        self.num_checks += 1
 
     def _location(self, location: Location) -> ir.Location:
         found = self.locations.get(location)
