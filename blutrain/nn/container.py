@@ -1,0 +1,134 @@
+"""Containers: Sequential, ModuleList, ModuleDict. Their members are attributes named by position or key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ..errors import message
+from .module import Module
+
+
+class _Indexed(Module):
+    """Modules in order, named "0", "1", ..."""
+
+    def _members(self) -> list[Module]:
+        return [value for value in self.__dict__.values() if isinstance(value, Module)]
+
+    def _replace_all(self, modules: list[Module]) -> None:
+        for name in [name for name, value in self.__dict__.items() if isinstance(value, Module)]:
+            delattr(self, name)
+        for i, module in enumerate(modules):
+            setattr(self, str(i), _checked(type(self).__name__, module))
+
+    def __len__(self) -> int:
+        return len(self._members())
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self._members())
+
+    def __getitem__(self, index: int | slice) -> Any:
+        members = self._members()
+        if isinstance(index, slice):
+            part = type(self)()
+            part._replace_all(members[index])
+            return part
+        return members[index]
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        position = range(len(self))[index]
+        setattr(self, str(position), _checked(type(self).__name__, module))
+
+    def __delitem__(self, index: int | slice) -> None:
+        members = self._members()
+        del members[index]
+        self._replace_all(members)
+
+    def append(self, module: Module) -> _Indexed:
+        setattr(self, str(len(self)), _checked(type(self).__name__, module))
+        return self
+
+    def extend(self, modules: Iterable[Module]) -> _Indexed:
+        for module in modules:
+            self.append(module)
+        return self
+
+    def insert(self, index: int, module: Module) -> None:
+        members = self._members()
+        members.insert(index, module)
+        self._replace_all(members)
+
+
+class Sequential(_Indexed):
+    """Calls its modules one after the other; takes modules, or one dict of names to modules."""
+
+    def __init__(self, *modules: Module | dict[str, Module]):
+        super().__init__()
+        if len(modules) == 1 and isinstance(modules[0], dict):
+            for name, module in modules[0].items():
+                setattr(self, name, _checked("Sequential", module))
+        else:
+            self.extend(modules)  # type: ignore[arg-type]
+
+    def forward(self, x: Any) -> Any:
+        for module in self._members():
+            x = module(x)
+        return x
+
+
+class ModuleList(_Indexed):
+    """A list of modules that the owner's forward uses as it likes."""
+
+    def __init__(self, modules: Iterable[Module] = ()):
+        super().__init__()
+        self.extend(modules)
+
+
+class ModuleDict(Module):
+    """A dictionary of modules."""
+
+    def __init__(self, modules: dict[str, Module] | None = None):
+        super().__init__()
+        self.update(modules or {})
+
+    def update(self, modules: dict[str, Module]) -> None:
+        for key, module in modules.items():
+            self[key] = module
+
+    def keys(self) -> list[str]:
+        return [name for name, value in self.__dict__.items() if isinstance(value, Module)]
+
+    def values(self) -> list[Module]:
+        return [self.__dict__[key] for key in self.keys()]
+
+    def items(self) -> list[tuple[str, Module]]:
+        return [(key, self.__dict__[key]) for key in self.keys()]
+
+    def __getitem__(self, key: str) -> Module:
+        if key not in self:
+            raise KeyError(message("ModuleDict", f"no module {key!r}", expected=", ".join(self.keys())))
+        return self.__dict__[key]
+
+    def __setitem__(self, key: str, module: Module) -> None:
+        if not isinstance(key, str) or hasattr(type(self), key) or "." in key:
+            raise ValueError(message("ModuleDict", "a key must be a string that is no attribute", got=repr(key)))
+        setattr(self, key, _checked("ModuleDict", module))
+
+    def __delitem__(self, key: str) -> None:
+        self[key]
+        delattr(self, key)
+
+    def __contains__(self, key: str) -> bool:
+        return isinstance(self.__dict__.get(key), Module)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+
+def _checked(op: str, module: Any) -> Module:
+    if not isinstance(module, Module):
+        raise TypeError(message(op, "members must be modules", expected="a Module", got=type(module).__name__))
+    return module

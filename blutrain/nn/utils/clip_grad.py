@@ -1,0 +1,112 @@
+"""Clipping of gradients by their joint norm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ...autograd import no_grad
+from ...errors import message
+from ...tensor import dispatch
+from ...tensor.device import cpu
+from ...tensor.dtype import compute_dtype, int32
+from ...tensor.ops.composite.check import check
+from ...tensor.tensor import Tensor
+
+MIN_NORM_TYPE = 1.0  # below, it is no norm
+
+
+def clip_grad_norm_(
+    parameters: Tensor | Iterable, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+) -> Tensor:
+    """Scale the gradients so that their joint norm is at most `max_norm`; returns the norm before (a 0-d tensor).
+
+    parameters: tensors, or (name, tensor) pairs as named_parameters gives them: an error then names the parameter.
+    Errors: ValueError for a bad max_norm or norm_type; RuntimeError for a norm that is not finite, where
+    `error_if_nonfinite` asks for it;
+    no gradient has changed then.
+    """
+    named = _named(parameters)
+    params = [p for _, p in named]
+    max_norm, norm_type = _checked("max_norm", max_norm, 0.0), _checked("norm_type", norm_type, MIN_NORM_TYPE)
+    if dispatch.recorder is not None:
+        names = tuple(name for name, _ in named) if error_if_nonfinite else None
+        result = dispatch.recorder.clip_grad_norm(_clip, params, max_norm, norm_type=norm_type, names=names)
+        if result is not NotImplemented:
+            return result
+    with_grads = [(name, p.grad) for name, p in named if p.grad is not None]
+    grads = [g for _, g in with_grads]
+    with no_grad():
+        norm = get_total_norm(grads, norm_type)
+        if error_if_nonfinite and not math.isfinite(norm.item()):
+            raise RuntimeError(nonfinite_message([name for name, _ in with_grads], grads, norm.item()))
+        coefficient = _coefficient(norm, max_norm)
+        for g in grads:
+            g.mul_(coefficient.to(device=g.device, dtype=g.dtype))
+    return norm
+
+
+def _clip(grads: list[Tensor], max_norm: Any, norm_type: float = 2.0, names: Any = None) -> tuple[Tensor, list[Tensor]]:
+    """(norm, scaled gradients): the numbers of clip_grad_norm_ without a write, for a recorded step.
+
+    max_norm may be a run-time scalar. names: not None asks for the check that the norm is finite.
+    """
+    norm = get_total_norm(grads, norm_type)
+    if names is not None:
+        check(norm.isfinite().logical_not().to(int32), "clip_grad_norm_: the norm of the gradients is not finite")
+    coefficient = _coefficient(norm, max_norm)
+    return norm, [g * coefficient.to(g.dtype) for g in grads]
+
+
+def get_total_norm(tensors: list[Tensor], norm_type: float = 2.0) -> Tensor:
+    """The norm of all elements of `tensors` together, in float32 at least; 0 where there are none."""
+    if not tensors:
+        return Tensor._wrap(np.zeros((), np.float32), cpu)
+    device = tensors[0].device
+    wide = [t.to(compute_dtype(t.dtype)) for t in tensors]
+    if norm_type == math.inf:
+        return _combine([t.abs().amax() for t in wide if t.numel()], Tensor.maximum, device)
+    if norm_type == 2.0:
+        return _combine([(t * t).sum() for t in wide], Tensor.add, device).sqrt()
+    return _combine([(t.abs() ** norm_type).sum() for t in wide], Tensor.add, device) ** (1.0 / norm_type)
+
+
+def nonfinite_message(names: list[str], grads: list[Tensor], norm: float) -> str:
+    """The text of the error, which names the first parameter whose gradient is not finite."""
+    for name, g in zip(names, grads):
+        if not bool(g.isfinite().all()):
+            return message(
+                "clip_grad_norm_", f"the gradient of {name} {g._aval} is not finite", got=f"a total norm of {norm}"
+            )
+    return message(
+        "clip_grad_norm_", "the norm overflows, though every gradient is finite", got=f"a total norm of {norm}"
+    )
+
+
+def _coefficient(norm: Tensor, max_norm: Any) -> Tensor:
+    return (max_norm / (norm + 1e-6)).clamp(max=1.0)
+
+
+def _combine(parts: list[Tensor], operation: Any, device: Any) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = operation(total, part.to(device))
+    return total
+
+
+def _named(parameters: Any) -> list[tuple[str, Tensor]]:
+    items = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    named = [item if isinstance(item, tuple) else (f"parameter {i}", item) for i, item in enumerate(items)]
+    for name, p in named:
+        if not isinstance(p, Tensor):
+            raise TypeError(message("clip_grad_norm_", f"{name} is no tensor", got=type(p).__name__))
+    return named
+
+
+def _checked(name: str, value: Any, least: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+        raise ValueError(message("clip_grad_norm_", f"{name} must be a number of at least {least}", got=repr(value)))
+    return float(value)

@@ -1,0 +1,317 @@
+"""Optimizer: parameter groups, their state, and one step as buckets -> scalars -> update.
+
+A step is cut so that nova can record it: `_buckets` says which parameters step together, `_scalars` gives every number
+of that step (run-time scalars of the compiled program), `_update` is pure tensor work on operands that it is handed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..autograd import enable_grad, no_grad
+from ..errors import message
+from ..tensor import dispatch
+from ..tensor.device import cpu
+from ..tensor.dtype import compute_dtype
+from ..tensor.ops.composite.update_in_place import update_in_place
+from ..tensor.ops.effect import assign
+from ..tensor.primitive import TABLE
+from ..tensor.tensor import Tensor, structure_epoch
+
+
+class StepCount:
+    """How many steps some parameters have made: one cell shared by all that have always stepped together."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: int = 0):
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"StepCount({self.value})"
+
+
+class Bucket(NamedTuple):
+    """Parameters of one group that step together and share their count."""
+
+    group: dict[str, Any]
+    count: StepCount
+    params: list[Tensor]
+
+
+class LoadPlan(NamedTuple):
+    """A checked state, ready to be taken over."""
+
+    optimizer: Optimizer
+    state: dict[Tensor, dict[str, Any]]
+    numbers: list[dict[str, Any]]
+
+    def commit(self) -> None:
+        """Take the state over. What exists already is written in place: a compiled step stays bound to it."""
+        own = self.optimizer.state
+        in_place = self._counts_in_place()
+        if in_place is None or own.keys() != self.state.keys():
+            own.clear()
+            own.update(self.state)
+            structure_epoch.bump()
+        else:
+            for p, entries in self.state.items():
+                for name, value in entries.items():
+                    if isinstance(value, Tensor):
+                        own[p][name].copy_(value)
+            for count, value in in_place.items():
+                count.value = value
+        for group, numbers in zip(self.optimizer.param_groups, self.numbers):
+            group.update(numbers)
+
+    def _counts_in_place(self) -> dict[StepCount, int] | None:
+        """The new value of each count, or None where parameters that share one now have different values."""
+        values: dict[StepCount, int] = {}
+        for p, entries in self.optimizer.state.items():
+            if (
+                p not in self.state
+                or values.setdefault(entries["step"], self.state[p]["step"].value) != self.state[p]["step"].value
+            ):
+                return None
+        return values
+
+
+class Optimizer:
+    """Base of the optimizers. A subclass gives `_init_state`, `_scalars` and `_rule`, and checks its numbers in
+    `_check_group`.
+
+    params: tensors, or dicts with "params" and numbers that differ from the defaults. Errors: ValueError, TypeError
+    for bad ones.
+    """
+
+    def __init__(self, params: Iterable, defaults: dict[str, Any]):
+        self.defaults = defaults
+        self.param_groups: list[dict[str, Any]] = []
+        self.state: dict[Tensor, dict[str, Any]] = {}
+        if isinstance(params, Tensor | dict | str):
+            self._fail(
+                "params must be a list", expected="an iterable of tensors or of dicts", got=type(params).__name__
+            )
+        groups = list(params)
+        if not groups:
+            self._fail("there is nothing to optimize", got="an empty list of parameters")
+        if not isinstance(groups[0], dict):
+            groups = [{"params": groups}]
+        for group in groups:
+            self.add_param_group(group)
+
+    def add_param_group(self, group: dict[str, Any]) -> None:
+        """Add parameters, with their own numbers where given.
+
+        Errors: a parameter twice, not a leaf, an unknown or bad number.
+        """
+        params = group["params"]
+        params = [params] if isinstance(params, Tensor) else list(params)
+        unknown = group.keys() - self.defaults.keys() - {"params", "initial_lr"}
+        if unknown:
+            self._fail(f"unknown option {sorted(unknown)[0]!r}", expected=", ".join(self.defaults))
+        taken = {id(p) for g in self.param_groups for p in g["params"]}
+        for i, p in enumerate(params):
+            if not isinstance(p, Tensor):
+                self._fail(f"parameter {i} is no tensor", got=type(p).__name__)
+            if p.grad_fn is not None:
+                self._fail(f"parameter {i} is the result of an operation", expected="a leaf", got=str(p._aval))
+            if id(p) in taken:
+                self._fail(
+                    f"parameter {i} is given twice", got=str(p._aval), help="tied weights belong in one group, once"
+                )
+            taken.add(id(p))
+        group = {**self.defaults, **group, "params": params}
+        self._check_group(group)
+        self.param_groups.append(group)
+        structure_epoch.bump()
+        structure_epoch.bump()
+
+    # ---- what a subclass gives
+
+    def _check_group(self, group: dict[str, Any]) -> None:
+        """Raise for numbers that make no sense."""
+
+    def _init_state(self, group: dict[str, Any], p: Tensor) -> dict[str, Tensor]:
+        """The state of a parameter before its first step (without "step")."""
+        raise NotImplementedError
+
+    def _scalars(self, bucket: Bucket) -> tuple[float, ...]:
+        """Every number of the step that `bucket.count` has just been raised to; computed in float64."""
+        raise NotImplementedError
+
+    def _rule(self, bucket: Bucket) -> tuple[str, dict[str, Any]]:
+        """Name and attributes of the update primitive for a bucket.
+
+        Its operands are p, g, the state in order, the scalars.
+        """
+        raise NotImplementedError
+
+    def _update(self, bucket: Bucket, params: list[Tensor], grads: list[Tensor], scalars: tuple) -> None:
+        """The step as primitives, for recording: pure updates and assigns.
+
+        `scalars` may be the recorder's stand-ins.
+        """
+        name, attrs = self._rule(bucket)
+        for p, g in zip(params, grads):
+            old = (p, *self._states(p))
+            new = dispatch.apply(TABLE[name], p, g, *old[1:], *scalars, **attrs)
+            for target, value in zip(old, new if isinstance(new, tuple) else (new,)):
+                assign(target, value)
+
+    def _states(self, p: Tensor) -> tuple[Tensor, ...]:
+        return tuple(v for v in self.state[p].values() if isinstance(v, Tensor))
+
+    # ---- the step
+
+    def step(self, closure: Any = None) -> Any:
+        """Update all parameters that have a gradient.
+
+        closure: called first with gradients on; its result is returned.
+        """
+        result = None
+        if closure is not None:
+            with enable_grad():
+                result = closure()
+        if dispatch.recorder is not None and dispatch.recorder.optimizer_step(self):
+            return result
+        with no_grad():
+            for bucket in self._buckets():
+                bucket.count.value += 1
+                grads, states = [p.grad for p in bucket.params], [self._states(p) for p in bucket.params]
+                name, attrs = self._rule(bucket)
+                update_in_place(name, bucket.params, grads, states, self._scalars(bucket), **attrs)
+        return result
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop all gradients (`set_to_none`), or fill them with zeros."""
+        params = [p for group in self.param_groups for p in group["params"]]
+        if dispatch.recorder is not None and dispatch.recorder.zero_grad(params, set_to_none, self):
+            return
+        for p in params:
+            if set_to_none:
+                p.grad = None
+            elif p.grad is not None:
+                p.grad.detach().zero_()
+
+    def _buckets(self) -> list[Bucket]:
+        """The parameters that have a gradient, by group and count.
+
+        Makes the state of those that step for the first time.
+        """
+        buckets, skipped = [], []
+        for group in self.param_groups:
+            by_count: dict[StepCount, list[Tensor]] = {}
+            fresh = StepCount()
+            for p in group["params"]:
+                if p.grad is None:
+                    if p in self.state:
+                        skipped.append(p)
+                    continue
+                if p not in self.state:
+                    self.state[p] = {"step": fresh, **self._init_state(group, p)}
+                    structure_epoch.bump()
+                by_count.setdefault(self.state[p]["step"], []).append(p)
+            buckets += [Bucket(group, count, params) for count, params in by_count.items()]
+        self._split(skipped, {bucket.count for bucket in buckets})
+        return buckets
+
+    def _split(self, skipped: list[Tensor], stepping: set[StepCount]) -> None:
+        """Parameters that sit out a step which others of their count make get a copy of the count."""
+        copies: dict[StepCount, StepCount] = {}
+        for p in skipped:
+            count = self.state[p]["step"]
+            if count in stepping:
+                structure_epoch.bump()
+                self.state[p]["step"] = copies.setdefault(count, StepCount(count.value))
+                structure_epoch.bump()
+
+    # ---- saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """As PyTorch: {"state": {index: {"step": int, name: tensor}}, "param_groups": numbers and indices}."""
+        order = {id(p): i for i, p in enumerate(p for g in self.param_groups for p in g["params"])}
+        state = {}
+        for p, entries in self.state.items():
+            state[order[id(p)]] = {k: v.value if isinstance(v, StepCount) else v.detach() for k, v in entries.items()}
+        groups = [{**g, "params": [order[id(p)] for p in g["params"]]} for g in self.param_groups]
+        return {"state": dict(sorted(state.items())), "param_groups": groups}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over numbers and state.
+
+        All is checked first. Errors: ValueError where groups, names or shapes differ.
+        """
+        self.plan_load(state_dict).commit()
+
+    def plan_load(self, state_dict: dict[str, Any]) -> LoadPlan:
+        """Check a state and copy its tensors; nothing of this optimizer changes before `commit`."""
+        groups, state = state_dict["param_groups"], state_dict["state"]
+        sizes, own_sizes = [len(g["params"]) for g in groups], [len(g["params"]) for g in self.param_groups]
+        if sizes != own_sizes:
+            self._fail("the state has other parameter groups", expected=f"sizes {own_sizes}", got=f"sizes {sizes}")
+        fresh: dict[Tensor, dict[str, Any]] = {}
+        numbers = []
+        for own, group in zip(self.param_groups, groups):
+            numbers.append(self._checked_numbers(own, group))
+            counts: dict[int, StepCount] = {}
+            for p, index in zip(own["params"], group["params"]):
+                if index in state:
+                    entries = dict(state[index])
+                    step = int(entries.pop("step", -1))
+                    tensors = self._checked_state(own, index, p, step, entries)
+                    fresh[p] = {"step": counts.setdefault(step, StepCount(step)), **tensors}
+        return LoadPlan(self, fresh, numbers)
+
+    def _checked_numbers(self, own: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
+        """The numbers of a saved group; lists (JSON has no tuples) become tuples again."""
+        optional = {"initial_lr"}
+        if group.keys() - optional != own.keys() - optional:
+            self._fail("the state is of another optimizer", expected=", ".join(own), got=", ".join(group))
+        numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in group.items() if k != "params"}
+        self._check_group(numbers)
+        return numbers
+
+    def _checked_state(
+        self, group: dict, index: int, p: Tensor, step: int, entries: dict[str, Any]
+    ) -> dict[str, Tensor]:
+        """Copies of the entries of one parameter on its device."""
+        own = self._init_state(group, p)
+        if step < 0 or entries.keys() != own.keys():
+            rule = f"the state of parameter {index} is of another optimizer"
+            self._fail(rule, expected=", ".join(["step", *own]), got=", ".join(entries))
+        for name, tensor in own.items():
+            value = entries[name]
+            if not isinstance(value, Tensor | np.ndarray) or tuple(value.shape) != tensor.shape:
+                got = f"shape {tuple(getattr(value, 'shape', ()))}"
+                self._fail(f"{name} of parameter {index} does not fit", expected=str(tensor._aval), got=got)
+            value = value.detach() if isinstance(value, Tensor) else Tensor._wrap(value, cpu)
+            tensor.copy_(value.to(tensor.device))
+        return own
+
+    def _fail(self, rule: str, **rest: str) -> None:
+        raise ValueError(message(type(self).__name__, rule, **rest))
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__} ("]
+        for i, group in enumerate(self.param_groups):
+            numbers = "  ".join(f"{k}: {v}" for k, v in group.items() if k != "params")
+            lines.append(f"  group {i}: {len(group['params'])} parameters  {numbers}")
+        return "\n".join(lines + [")"])
+
+
+def zero_state(p: Tensor) -> Tensor:
+    """Zeros of p's shape in at least float32, made directly: the making of state is no part of a recorded step."""
+    with p.device.activate():
+        return Tensor._wrap(p.device.xp.zeros(p.shape, compute_dtype(p.dtype).numpy), p.device)
+
+
+def check_number(optimizer: Optimizer, group: dict, name: str, low: float, high: float = float("inf")) -> None:
+    """Errors: ValueError if group[name] is no number in low <= x < high (high infinite: any finite number)."""
+    value = group[name]
+    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value < high:
+        bound = f"{low} <= {name} < {high}" if high != float("inf") else f"a finite {name} of at least {low}"
+        optimizer._fail(f"{name} is out of range", expected=bound, got=repr(value))

@@ -1,0 +1,293 @@
+"""Train an MLP-GPT on real text: `python -m examples.gpt_mlp.train`, or `make train`. `--help` lists the flags."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import blutrain as bt
+from blutrain import nn
+from blutrain.errors import message
+from blutrain.nn import checkpoint
+from blutrain.optim import AdamW, WarmupCosineLR
+
+from .batches import VALIDATION, Batches
+from .corpus import Corpus, check_vocabulary, load_corpus
+from .curve import LossCurve
+from .model import MLPGPT
+from .options import FIXED, fill_in, model_config, parse
+from .precision import pick_device, set_precision
+from .report import Clock, JsonLines, is_finite, peak_memory_bytes, progress_line
+from .sample import sample
+
+EVAL_BATCHES = 8
+BIN_VOCAB_SIZE = 50304  # GPT-2's vocabulary, padded: what nanoGPT's .bin files hold
+BETAS = (0.9, 0.95)
+
+
+class TrainingError(RuntimeError):
+    """The run cannot go on; what it had saved is whole."""
+
+
+@dataclass
+class Run:
+    """Everything a training run consists of; `step` is how many optimizer steps it has made."""
+
+    options: argparse.Namespace
+    device: str
+    corpus: Corpus
+    model: MLPGPT
+    optimizer: AdamW
+    scheduler: WarmupCosineLR
+    train_data: Batches
+    validation_data: Batches
+    step: int = 0
+    saved_step: int | None = None
+    interrupted: bool = field(default=False)
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(self.options.out) / "checkpoint.safetensors"
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.options.batch_size * self.options.block_size * self.options.grad_accum
+
+
+def prepare(argv: list[str] | None = None) -> Run:
+    """A run from flags, resumed where they say so.
+
+    Errors: ValueError, OSError, ImportError, RuntimeError for what cannot be had.
+    """
+    given = parse(argv)
+    saved = None
+    if given.resume:
+        saved = checkpoint.read_extra(Path(given.out or "runs/gpt_mlp") / "checkpoint.safetensors")
+    options = fill_in(given, saved and saved["options"])
+    device = pick_device(options.device)
+    corpus = load_corpus(options.data, options.tokenizer, options.vocab_size)
+    options.vocab_size = options.vocab_size or (corpus.tokenizer.vocab_size if corpus.tokenizer else BIN_VOCAB_SIZE)
+    check_vocabulary(corpus, options.vocab_size)
+    if saved is not None and saved["fingerprint"] != corpus.fingerprint:
+        help = "name the data the run was started with by --data, or train into another --out"
+        raise ValueError(message("--resume", "the data has changed", got=corpus.name, location=("", 0), help=help))
+
+    bt.manual_seed(options.seed)
+    model = MLPGPT(model_config(options)).to(device)
+    compile_precision = set_precision(model, options.precision, device, options.compile)
+    optimizer = make_optimizer(model, options)
+    warmup = max(1, options.steps // 20)
+    run = Run(
+        options,
+        device,
+        corpus,
+        model,
+        optimizer,
+        WarmupCosineLR(optimizer, warmup, options.steps),
+        Batches(corpus.train, options.batch_size, options.block_size, options.seed),
+        Batches(corpus.validation, options.batch_size, options.block_size, options.seed, VALIDATION),
+    )
+    if saved is not None:
+        run.step = run.saved_step = checkpoint.load(run.checkpoint, model, optimizer, run.scheduler)["step"]
+    if options.compile:
+        model.compile(precision=compile_precision, first_step="eager" if saved is None else "compiled")
+    return run
+
+
+def make_optimizer(model: nn.Module, options: argparse.Namespace) -> AdamW:
+    """AdamW with weight decay on matrices only, as GPT-2."""
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": options.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return AdamW(groups, lr=options.lr, betas=BETAS)
+
+
+def tensors(arrays: tuple, device: str) -> list[bt.Tensor]:
+    return [bt.from_numpy(a).to(device) for a in arrays]
+
+
+def train_step(run: Run) -> tuple[bt.Tensor, bt.Tensor]:
+    """One optimizer step.
+
+    Returns its mean loss and the norm of its gradients before clipping, both still on the device.
+    """
+    accumulate = run.options.grad_accum
+    total = None
+    for micro in range(accumulate):
+        loss = run.model(*tensors(run.train_data.batch(run.step * accumulate + micro), run.device)) / accumulate
+        loss.backward()
+        total = loss.detach() if total is None else total + loss.detach()
+    norm = nn.utils.clip_grad_norm_(run.model.parameters(), run.options.clip or float("inf"))
+    run.optimizer.step()
+    run.scheduler.step()
+    run.optimizer.zero_grad()
+    run.step += 1
+    return total, norm
+
+
+def evaluate(run: Run) -> float:
+    """The mean loss over the same EVAL_BATCHES validation batches each time."""
+    run.model.eval()
+    with bt.no_grad():
+        losses = [run.model(*tensors(run.validation_data.batch(n), run.device)).item() for n in range(EVAL_BATCHES)]
+    run.model.train()
+    return sum(losses) / len(losses)
+
+
+def save(run: Run) -> None:
+    """Write the checkpoint. Errors: checkpoint.CheckpointError; the old one is then unchanged."""
+    kept = {name: getattr(run.options, name) for name in [*FIXED, "data"]}
+    extra = {"step": run.step, "options": kept, "fingerprint": run.corpus.fingerprint}
+    checkpoint.save(run.checkpoint, run.model, run.optimizer, run.scheduler, extra)
+    run.saved_step = run.step
+
+
+def train(run: Run) -> None:
+    """Steps until the schedule ends, --stop-after is reached, or Ctrl-C; leaves a checkpoint."""
+    options = run.options
+    last = min(options.steps, options.stop_after or options.steps)
+    curve = LossCurve(Path(options.out), run.step)
+    lines = JsonLines(options.json, append=options.resume)
+    clock = Clock()
+    clock.restart(run.step)
+    with contextlib.closing(lines), stop_on_signal(run):
+        while run.step < last and not run.interrupted:
+            lr = run.optimizer.param_groups[0]["lr"]
+            loss, norm = train_step(run)
+            due = run.step == last or run.interrupted
+            if due or run.step == 1 or run.step % options.log_every == 0 or run.step % options.eval_every == 0:
+                log(run, lr, loss.item(), norm.item(), due, clock, curve, lines)
+    if run.saved_step != run.step:
+        save(run)
+    if curve.draw() is None:
+        print("no loss.png: matplotlib is not installed (the curve is in loss.csv)")
+
+
+def log(
+    run: Run, lr: float, loss: float, norm: float, due: bool, clock: Clock, curve: LossCurve, lines: JsonLines
+) -> None:
+    """Show a step; validate and save where it is time.
+
+    Errors: TrainingError where the loss or the gradient is not finite.
+    """
+    if not is_finite(loss, norm):
+        stop_for_bad_numbers(run, loss, norm)
+    ms = clock.read(run.step)
+    peak = peak_memory_bytes(run.device)
+    val_loss = None
+    with clock.paused():
+        if due or run.step % run.options.eval_every == 0:
+            val_loss = evaluate(run)
+        print(progress_line(run.step, run.options.steps, loss, val_loss, lr, ms, run.tokens_per_step, peak), flush=True)
+        lines.write(
+            step=run.step,
+            loss=loss,
+            lr=lr,
+            grad_norm=norm,
+            ms=ms,
+            tokens_per_s=run.tokens_per_step / ms * 1e3,
+            peak_memory_bytes=peak,
+            mode="compiled" if run.options.compile else "eager",
+            **({} if val_loss is None else {"val_loss": val_loss}),
+        )
+        curve.add(run.step, loss, val_loss)
+        if val_loss is not None and not due:
+            try:
+                save(run)
+            except (
+                checkpoint.CheckpointError
+            ) as fault:  # a full disk now need not end the run: it may have room at the next save
+                print(f"warning: {fault}", file=sys.stderr, flush=True)
+
+
+def stop_for_bad_numbers(run: Run, loss: float, norm: float) -> None:
+    kept = (
+        f"the checkpoint of step {run.saved_step} is unchanged: {run.checkpoint}"
+        if run.saved_step
+        else "nothing was saved"
+    )
+    raise TrainingError(
+        message(
+            "train",
+            f"the loss or its gradient is not finite at step {run.step}",
+            got=f"loss {loss}, gradient norm {norm}",
+            location=("", 0),
+            help=f"{kept}; try a lower --lr, a smaller --clip, or --precision fp32",
+        )
+    )
+
+
+@contextlib.contextmanager
+def stop_on_signal(run: Run):
+    """Ctrl-C and SIGTERM end the run after the step in progress; a second one ends it at once."""
+
+    def stop(number: int, frame: Any) -> None:
+        if run.interrupted:
+            raise KeyboardInterrupt
+        run.interrupted = True
+        print("stopping after this step (once more: at once, without saving)", file=sys.stderr, flush=True)
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def describe(run: Run) -> str:
+    parameters = sum(p.numel() for p in run.model.parameters())
+    mode = "compiled" if run.options.compile else "eager"
+    start = f"from step {run.step}, " if run.step else ""
+    return (
+        f"{run.corpus.name}: {len(run.corpus.train):,} tokens to train on, {len(run.corpus.validation):,} to validate\n"
+        f"MLP-GPT with {parameters / 1e6:.2f}M parameters on {run.device}, {run.options.precision}, {mode}; "
+        f"{start}{run.options.steps} steps of {run.tokens_per_step:,} tokens"
+    )
+
+
+def show_sample(run: Run) -> None:
+    """Print a sample of text and leave it in sample.txt."""
+    start = int(run.corpus.validation[0])
+    drawn = sample(run.model, start, run.options.sample_tokens, run.options.seed, run.device)
+    decoded = run.corpus.tokenizer.decode(drawn) if run.corpus.tokenizer else " ".join(map(str, drawn))
+    Path(run.options.out, "sample.txt").write_text(decoded, encoding="utf-8")
+    print(f"--- a sample ---\n{decoded}\n---")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The program; returns its exit status: 0, 1 if training failed, 2 for bad input, 130 after Ctrl-C."""
+    try:
+        run = prepare(argv)
+        Path(run.options.out).mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError, ImportError, RuntimeError) as fault:
+        print(f"error: {fault}", file=sys.stderr)
+        return 2
+    print(describe(run), flush=True)
+    try:
+        train(run)
+    except (TrainingError, checkpoint.CheckpointError) as fault:
+        print(f"error: {fault}", file=sys.stderr)
+        return 1
+    if run.step < run.options.steps:
+        print(f"saved {run.checkpoint} at step {run.step}; to go on:\n  {resume_command(run)}")
+    elif run.options.sample_tokens > 0:
+        show_sample(run)
+    print(f"in {run.options.out}: {', '.join(sorted(p.name for p in Path(run.options.out).iterdir() if p.is_file()))}")
+    return 130 if run.interrupted else 0
+
+
+def resume_command(run: Run) -> str:
+    import shlex
+
+    mode = "" if run.options.compile else " --no-compile"
+    return f"python -m examples.gpt_mlp.train --resume --out {shlex.quote(str(run.options.out))}{mode}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
