@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import golden_support as golden
 import pytest
-
-from . import golden_support as golden
 
 GRAPH_PASSES = sorted(path.stem for path in golden.DIRECTORY.glob("*.mlir"))
 CASES = {name: golden.read_cases(name) for name in GRAPH_PASSES}

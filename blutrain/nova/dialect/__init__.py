@@ -1,8 +1,8 @@
 """The nova dialect: a step as MLIR, between the recorder's trace and the kernels.
 
-definition.py generates the dialect (IRDL text) from the primitive table and the structural operations; context.py
-loads it; nova.py holds the Python classes; convert.py translates types, attributes and locations; graph.py reads and
-edits a step; verify.py checks what IRDL cannot. Imports blutrain.tensor and mlir; importing this package loads MLIR
+definition.py says which operations there are; context.py makes a context for them; nova.py holds their Python classes;
+convert.py translates types, attributes and locations; graph.py reads and edits a step; verify.py checks it.
+Imports blutrain.tensor and mlir; importing this package loads MLIR
 (250 ms).
 """
 

@@ -98,6 +98,12 @@ class Graph:
         while self._dead:
             self._dead.pop().erase()
 
+    def number_checks(self) -> None:
+        """Give every nova.check its number in the order of the step."""
+        checks = [op for op in self.operations() if op.name == "nova.check"]
+        for index, op in enumerate(checks):
+            op.attributes["index"] = attribute_of(index)
+
     def create(
         self, name: str, operands: Sequence[ir.Value], results: Iterable[Aval], attributes: dict | None = None
     ) -> ir.Operation:

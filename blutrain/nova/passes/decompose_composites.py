@@ -35,6 +35,7 @@ def run(module: ir.Module, facts) -> None:
         with ir.InsertionPoint(op), op.location:
             graph.replace(op, splice(graph, template, operands))
     graph.sweep()
+    graph.number_checks()
 
 
 def splice(graph: Graph, template: Template, operands: list[ir.Value]) -> list[ir.Value]:
@@ -42,6 +43,7 @@ def splice(graph: Graph, template: Template, operands: list[ir.Value]) -> list[i
     values = list(operands)
     for step in template.steps:
         items = [values[x] if isinstance(x, int) else x.value for x in step.operands]
-        op = graph.create(step.prim.name, graph.as_operands(step.prim, items), step.results, step.attrs)
+        attrs = {**step.attrs, "index": 0} if step.prim.name == "check" else step.attrs
+        op = graph.create(step.prim.name, graph.as_operands(step.prim, items), step.results, attrs)
         values.extend(op.results)
     return [values[i] for i in template.outputs]

@@ -16,6 +16,7 @@ from mlir import ir
 from ...errors import NovaError
 from ..dialect import VerifyError, verify
 from ..dialect.convert import user_lines
+from ..dialect.verify import first_line
 
 
 class PassFault(Exception):
@@ -24,7 +25,7 @@ class PassFault(Exception):
     """
 
     def __init__(self, op: ir.Operation, message: str):
-        self.op_text = op.get_asm(assume_verified=True, skip_regions=True).split("\n")[0].strip()
+        self.op_text = first_line(op)
         self.lines = user_lines(op.location)
         super().__init__(message)
 

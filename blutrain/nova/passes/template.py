@@ -10,11 +10,11 @@ from functools import lru_cache
 from typing import Any
 
 from ...tensor import dispatch
-from ...tensor.aval import Aval, aval_of
+from ...tensor.aval import Aval
 from ...tensor.device import Device, cpu
 from ...tensor.dtype import BOOL, INTEGER, bool_, float64, int64, promote
 from ...tensor.primitive import Primitive, Scalar
-from ...tensor.tensor import Tensor
+from ...tensor.tensor import Tensor, aval_of
 from ..trace import Constant
 
 

@@ -1,0 +1,142 @@
+"""nova.linear_ce on a CPU: rows in chunks, each chunk's logits used up before the next one's are made.
+
+    %loss, %dx, %dw = "nova.linear_ce"(%x, %w, %target, %grad) {reduction = "mean", needs = [true, true, false], ...}
+
+becomes, for every chunk of rows,
+
+    %x0 = "nova.slice"(%x) {starts = [0, 0], sizes = [512, 64], ...}
+    %t0 = "nova.slice"(%target) {starts = [0], sizes = [512], ...}
+    %l0 = "nova.linear"(%x0, %w)
+    %loss0, %lse0 = "nova.cross_entropy"(%l0, %t0) {reduction = "none", ...}
+    %g0 = "nova.cross_entropy_backward"(%scale0, %l0, %t0, %lse0) {reduction = "none", ...}
+    %dx0, %dw0 = "nova.linear_backward"(%g0, %x0, %w)
+
+then %dx is the %dx0, %dx1, ... one behind the other, %dw their sum in order, and the loss the sum of all rows' losses,
+divided by the number of rows kept where the reduction is "mean". The values are those of the four operations it came
+from (the maximum of each row is subtracted, ignored rows count for nothing, a target out of range sets the check's
+flag); sums over rows are added in another order.
+
+Chunk size: `chunk_rows`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mlir import ir
+
+from ...tensor.aval import Aval
+from ...tensor.primitive import TABLE
+from ..dialect.graph import Graph, attributes
+
+NAME = "decompose_linear_ce"
+
+# Fewer rows would read and pack the whole weight matrix too often for the arithmetic done on it; with 512 rows a
+# weight of 4 bytes is read three times for 3 * 1024 operations. More than CHUNK_BYTES of logits would leave the cache
+# on the way from product to softmax and back.
+MIN_ROWS = 512
+CHUNK_BYTES = 64 << 20
+
+
+def chunk_rows(num_rows: int, num_classes: int, itemsize: int) -> int:
+    """Rows per chunk: CHUNK_BYTES of logits, at least MIN_ROWS; equal chunks where a divisor of `num_rows` is near
+    (equal kernels).
+    """
+    wanted = max(MIN_ROWS, CHUNK_BYTES // (num_classes * itemsize))
+    if num_rows <= wanted:
+        return num_rows
+    for rows in range(wanted, wanted // 2, -1):
+        if num_rows % rows == 0:
+            return rows
+    even = math.ceil(num_rows / math.ceil(num_rows / wanted))
+    return min(num_rows, (even + 15) // 16 * 16)
+
+
+def run(module: ir.Module, facts) -> None:
+    graph = Graph(module)
+    for op in graph.operations():
+        if op.name == "nova.linear_ce":
+            with ir.InsertionPoint(op), op.location:
+                graph.replace(op, _Expansion(graph, op).results())
+    graph.sweep()
+
+
+class _Expansion:
+    """One linear_ce: its operands, and the operations created for it at the current insertion point."""
+
+    def __init__(self, graph: Graph, op: ir.Operation):
+        self.graph = graph
+        self.attrs = attributes(op)
+        operands = list(op.operands)
+        self.x, self.w = operands[:2]
+        self.bias = operands[2:3] if self.attrs["has_bias"] else []
+        self.target, *self.grad = operands[2 + len(self.bias) :]
+        self.rows, self.width = graph.aval(self.x).shape
+        self.weight = graph.aval(self.w)
+        self.dtype = self.weight.dtype
+        self.loss_attrs = {k: self.attrs[k] for k in ("ignore_index", "label_smoothing")} | {"reduction": "none"}
+
+    def results(self) -> list[ir.Value]:
+        """The values that replace the results: sums are added up chunk by chunk, none outlives its chunk."""
+        kept = self._rows_kept() if self.attrs["reduction"] == "mean" else None
+        scale = self._scale(kept)
+        size = chunk_rows(self.rows, self.weight.shape[0], self.dtype.itemsize)
+        parts: list[list[ir.Value]] = []
+        for start in range(0, self.rows, size):
+            losses, *gradients = self._chunk(start, min(size, self.rows - start), scale)
+            if self.attrs["reduction"] != "none":
+                losses = self._make("sum", [losses], {"dims": (0,), "keepdim": False})
+            new = [[losses], *[[g] for g in gradients]]
+            parts = [self._join(i, a, b[0]) for i, (a, b) in enumerate(zip(parts, new))] if parts else new
+        loss, *gradients = [self._concat(p) for p in parts]
+        return [loss if kept is None else self._make("div", [loss, kept]), *gradients]
+
+    def _join(self, result: int, parts: list[ir.Value], part: ir.Value) -> list[ir.Value]:
+        """Result `result` of the chunks so far and one more: rows one behind the other, the rest added."""
+        is_rows = self.attrs["reduction"] == "none" if result == 0 else result == 1 and self.attrs["needs"][0]
+        return [*parts, part] if is_rows else [self._make("add", [parts[0], part])]
+
+    def _make(self, name: str, operands: list[ir.Value], attrs: dict | None = None):
+        """The results of primitive `name`, shaped by its own rule."""
+        prim, attrs = TABLE[name], attrs or {}
+        avals = prim.infer(*[self.graph.aval(v) for v in operands], **attrs)
+        results = self.graph.create(name, operands, [avals] if isinstance(avals, Aval) else avals, attrs).results
+        return results[0] if prim.num_results == 1 else list(results)
+
+    def _chunk(self, start: int, count: int, scale: ir.Value | None) -> list[ir.Value]:
+        """The losses of `count` rows, and the gradients asked for."""
+        x = self._slice(self.x, start, count)
+        target = self._slice(self.target, start, count)
+        logits = self._make("linear", [x, self.w, *self.bias])
+        losses, lse = self._make("cross_entropy", [logits, target], self.loss_attrs)
+        if scale is None:
+            return [losses]
+        rows = self._slice(scale, start, count) if self.attrs["reduction"] == "none" else self._expand(scale, count)
+        g = self._make("cross_entropy_backward", [rows, logits, target, lse], self.loss_attrs)
+        return [losses, *self._make("linear_backward", [g, x, self.w], {"needs": self.attrs["needs"]})]
+
+    def _scale(self, kept: ir.Value | None) -> ir.Value | None:
+        """The gradient of each row's loss; None where no gradient is asked for."""
+        if not self.grad:
+            return None
+        return self.grad[0] if kept is None else self._make("div", [self.grad[0], kept])
+
+    def _rows_kept(self) -> ir.Value:
+        ignored = self.graph.constant(self.attrs["ignore_index"], self.graph.aval(self.target).dtype)
+        kept = self._make("ne", [self.target, ignored])
+        count = self._make("sum", [kept], {"dims": (0,), "keepdim": False})
+        return self._make("cast", [count], {"dtype": self.dtype})
+
+    def _slice(self, value: ir.Value, start: int, count: int) -> ir.Value:
+        shape = self.graph.aval(value).shape
+        if count == shape[0]:
+            return value
+        rest = len(shape) - 1
+        attrs = {"starts": (start, *(0,) * rest), "sizes": (count, *shape[1:]), "steps": (1,) * len(shape)}
+        return self._make("slice", [value], attrs)
+
+    def _expand(self, value: ir.Value, count: int) -> ir.Value:
+        return self._make("expand", [value], {"shape": (count,)})
+
+    def _concat(self, parts: list[ir.Value]) -> ir.Value:
+        return parts[0] if len(parts) == 1 else self._make("concat", parts, {"dim": 0})
