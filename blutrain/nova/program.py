@@ -49,7 +49,7 @@ class Program:
     """An executable and the places of its inputs. `seconds`: what compiling took, by stage."""
 
     def __init__(self, trace: Trace, executable: Executable, seconds: dict[str, float]):
-        self.trace, self.executable, self.seconds = trace, executable, seconds
+        self.trace, self.executable, self.seconds, self.facts = trace, executable, seconds, host_cpu()
         self.runs = 0
         self._numbers = {x.value: i for i, x in enumerate(trace.inputs)}
         scalars = [x for x in trace.inputs if x.role == "scalar"]

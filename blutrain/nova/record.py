@@ -1,7 +1,7 @@
 """The recorder: fills dispatch's slot and turns what user code does into events of the log.
 
 Each public method here is one entry of the recorder's contract in tensor/dispatch.py. An event is either replayed (its step is known:
-results become pending tensors, no user code runs) or recorded (user code runs on pending tensors). flush.py executes what is pending.
+results become pending tensors, no user code runs) or recorded (user code runs on pending tensors). execute.py executes what is pending.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..tensor.aval import NeedsValue
 from ..tensor.primitive import Primitive
 from ..tensor.tensor import Tensor, structure_epoch
 from .compiled import CompiledModule, random_state
-from .flush import flush_log
+from .execute import flush_log
 from .log import FunctionCall, Log, RuntimeFloat, RuntimeInt, Step, operand_key
 from .open_graph import OpenGraph, graph_of
 from .refuse import refuse
@@ -129,14 +129,16 @@ class Recorder:
             return self._record_primitive(prim, operands, attrs)
         log = self.log
         for x in operands:
-            if isinstance(x, Tensor) and x._pending is not None and x._pending.log is not log:
+            if isinstance(x, Tensor) and x._pending is not None and (log is None or x._pending.log is not log):
                 x._buffer()
         if log is None or not any(isinstance(x, Tensor) and x._pending is not None for x in operands):
             return dispatch.apply(prim, *operands, **attrs)
         self._check_thread()
         scalars = [x for x in operands if isinstance(x, float)]
         log.fresh = {}
-        refs = tuple(log.ref(x) if isinstance(x, Tensor) else "float" if isinstance(x, float) else ("const", x) for x in operands)
+        refs = tuple(
+            log.ref(x) if isinstance(x, Tensor) else "float" if isinstance(x, float) else ("const", x) for x in operands
+        )
         key = ("op", prim.name, refs, freeze(attrs), dispatch.tape.enabled())
 
         def body(numbers):
@@ -151,12 +153,12 @@ class Recorder:
     def _record_primitive(self, prim: Primitive, operands, attrs):
         log = self.log
         for x in operands:
-            if isinstance(x, Tensor) and x._pending is not None and x._pending.log is not log:
+            if isinstance(x, Tensor) and x._pending is not None and (log is None or x._pending.log is not log):
                 x._buffer()
         if prim.name == "assign":
             return self._record_assign(log, *operands)
         try:
-            return log.primitive(prim, operands, attrs, self.location or Location(*user_location()))
+            return log.primitive(prim, operands, attrs, Location(*(self.location or user_location())))
         except NeedsValue:
             self.refuse("data_dependent", detail=prim.name)
             return dispatch.apply(prim, *operands, **attrs)
@@ -236,7 +238,11 @@ class Recorder:
             step.freed = [] if retain_graph else [r._pending.value for r in roots if r._pending is not None]
             with self._recording(log, keep_location=True):
                 dispatch.tape.run_backward(
-                    roots, grads, retain_graph=retain_graph, create_graph=create_graph, accumulate=lambda t, g: self._accumulate(log, found, t, g)
+                    roots,
+                    grads,
+                    retain_graph=retain_graph,
+                    create_graph=create_graph,
+                    accumulate=lambda t, g: self._accumulate(log, found, t, g),
                 )
             parent.leaves.setdefault(base, found)
             step.key = (*base, self.slots.states(parent.leaves[base]))
@@ -285,7 +291,9 @@ class Recorder:
         """Backward reached eager tapes: flush, then go on there with the gradients of the boundary."""
         boundary = [(log.externals[v], log.pending(g, False)) for v, g in log.position.boundary]
         self.flush()
-        dispatch.tape.run_backward([t for t, _ in boundary], [g for _, g in boundary], retain_graph=False, create_graph=False)
+        dispatch.tape.run_backward(
+            [t for t, _ in boundary], [g for _, g in boundary], retain_graph=False, create_graph=False
+        )
 
     def grad(self, roots, inputs, grads, retain_graph: bool, create_graph: bool, allow_unused: bool):
         """autograd.grad on pending tensors: NotImplemented where no root is pending."""
@@ -293,11 +301,24 @@ class Recorder:
         if log is None:
             return NotImplemented
         log.fresh = {}
-        key = ("grad", *(operand_key(log, tuple(x)) for x in (roots, inputs, grads)), retain_graph, create_graph, allow_unused)
+        key = (
+            "grad",
+            *(operand_key(log, tuple(x)) for x in (roots, inputs, grads)),
+            retain_graph,
+            create_graph,
+            allow_unused,
+        )
 
         def body(_):
             with self._recording(log, keep_location=True):
-                return dispatch.tape.run_grad(roots, inputs, grads, retain_graph=retain_graph, create_graph=create_graph, allow_unused=allow_unused)
+                return dispatch.tape.run_grad(
+                    roots,
+                    inputs,
+                    grads,
+                    retain_graph=retain_graph,
+                    create_graph=create_graph,
+                    allow_unused=allow_unused,
+                )
 
         return self._event(log, key, [], body)
 
@@ -328,7 +349,9 @@ class Recorder:
         mine = [p for p in parameters if id(p) in grads]
         if not mine:
             return NotImplemented
-        if len(mine) < len(parameters) and any(self.slots.state(p) == "value" for p in parameters if id(p) not in grads):
+        if len(mine) < len(parameters) and any(
+            self.slots.state(p) == "value" for p in parameters if id(p) not in grads
+        ):
             self.flush()
             return NotImplemented
         log.fresh = {}
@@ -412,7 +435,10 @@ class Recorder:
         if cached is None or cached[0] != structure_epoch.value:
             groups = tuple((tuple(map(id, g["params"])), freeze(_static_options(g))) for g in optimizer.param_groups)
             states = tuple((k, id(v)) for s in optimizer.state.values() for k, v in s.items())
-            cached = structure_epoch.value, self._groupings.setdefault((id(optimizer), groups, states), len(self._groupings))
+            cached = (
+                structure_epoch.value,
+                self._groupings.setdefault((id(optimizer), groups, states), len(self._groupings)),
+            )
             if states:
                 self._optimizer_keys[id(optimizer)] = cached
         return id(optimizer), cached[1]
@@ -435,7 +461,9 @@ class Recorder:
             else:
                 self.flush()
         if handle.error is not None:
-            raise RuntimeError("this tensor was never computed: the step that would have made it raised") from handle.error
+            raise RuntimeError(
+                "this tensor was never computed: the step that would have made it raised"
+            ) from handle.error
         tensor._array, tensor._pending = handle.array, None
 
     def write(self, tensor: Tensor) -> None:
@@ -457,7 +485,7 @@ class Recorder:
     def refuse(self, reason: str, *, location: Location | None = None, detail: str = "") -> None:
         """Stop recording: run what was recorded by the eager rules and let the rest of the step run eagerly."""
         log = self.log
-        location = location or self.location or Location(*user_location())
+        location = location or Location(*(self.location or user_location()))
         strict = log.owner is not None and log.owner.options.strict
         refuse(reason, location, strict=strict, detail=detail)
         log.refused = reason, location
@@ -501,8 +529,11 @@ class Recorder:
             self._thread = me
         elif self._thread != me:
             raise RuntimeError(
-                message("compile", "a second thread uses compiled modules while a step is pending in another",
-                        help="finish the step (or call blutrain.nova.flush()) first, or compile in one thread only")  # fmt: skip
+                message(
+                    "compile",
+                    "a second thread uses compiled modules while a step is pending in another",
+                    help="finish the step (or call blutrain.nova.flush()) first, or compile in one thread only",
+                )  # fmt: skip
             )
 
 

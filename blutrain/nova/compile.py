@@ -1,0 +1,51 @@
+"""From a trace to its plan, through MLIR: import, the passes of the target, the plan. Loaded only where a plan is not in the cache."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+
+from mlir import ir
+
+from .. import config
+from ..errors import NovaError
+from . import pipeline
+from .dialect import create_context
+from .import_trace import import_trace
+from .passes.driver import Settings, run_passes
+from .passes.host_program import build_plan
+from .plan import ProgramPlan
+from .trace import Trace
+
+_numbers = itertools.count(1)
+
+
+class CompileError(Exception):
+    """Nova cannot compile a step: the text names the operation, the user's line and the reason."""
+
+
+def compile_plan(trace: Trace, facts, precision: str | None) -> tuple[ProgramPlan, dict[str, float]]:
+    """The plan of `trace` and the seconds of each pass. Errors: CompileError for what nova does not support, NovaError for a fault."""
+    start = time.perf_counter()
+    dump = config.get("NOVA_DUMP")
+    directory = os.path.join(dump, f"program-{next(_numbers):03d}") if dump else None
+    if directory:
+        os.makedirs(directory, exist_ok=True)
+        with open(os.path.join(directory, "trace.txt"), "w") as file:
+            file.write(str(trace))
+    with create_context(), ir.Location.unknown():
+        module = import_trace(trace, ir.Context.current)
+        seconds = {"import": time.perf_counter() - start}
+        names = pipeline.passes("cpu", precision=precision if precision == "bf16" else None)
+        report = run_passes(module, names, facts, Settings(directory, directory is not None))
+        seconds["passes"] = sum(report.milliseconds.values()) / 1e3
+        plan = build_plan(module, facts)
+    if directory:
+        for number, kernel in enumerate(plan.kernels):
+            with open(os.path.join(directory, f"kernel-{number:03d}.mlir"), "w") as file:
+                file.write(kernel.text)
+    return plan, seconds
+
+
+__all__ = ["CompileError", "NovaError", "compile_plan"]
