@@ -26,6 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from runtime_support import chain_plan, count_kernel, ramp, run_script
 
+from blutrain import config
 from blutrain.nova.cpu.compile_workers import shared_workers
 from blutrain.nova.cpu.executable import build_executable
 from blutrain.nova.plan import BufferRef, Launch, ProgramPlan
@@ -70,7 +71,7 @@ def compiling(folder: Path) -> dict[str, object]:
     start = time.perf_counter()
     executable = build_executable(plan, host_cpu())
     cold = time.perf_counter() - start
-    runs = [run_script(WARM.format(file=str(file)), cache=os.environ["NOVA_CACHE"]) for _ in range(3)]
+    runs = [run_script(WARM.format(file=str(file)), cache=config.get("NOVA_CACHE")) for _ in range(3)]
     lines = [run.stdout.split() for run in runs]
     warm, lookup, load = (statistics.median(float(line[i]) for line in lines) for i in range(3))
     return {
@@ -130,7 +131,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the lines to this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["NOVA_CACHE"] = os.path.join(folder, "cache")
+        config.set(NOVA_CACHE=os.path.join(folder, "cache"))
         figures = {"compile": compiling(Path(folder)), "launch": launching(), "fork_join": forking()}
     lines = [json.dumps({"case": name, **values}) for name, values in figures.items()]
     print("\n".join(lines))

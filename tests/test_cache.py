@@ -9,6 +9,7 @@ import warnings
 import pytest
 from runtime_support import run_script
 
+from blutrain import config
 from blutrain.nova import cache
 from blutrain.nova.cache import ObjectCache, object_key
 from blutrain.nova.cpu import objects
@@ -101,14 +102,14 @@ def test_a_write_that_fails_leaves_nothing_behind(folder, monkeypatch):
 
 
 def test_where_the_cache_is(monkeypatch, tmp_path):
-    monkeypatch.setenv("NOVA_CACHE", str(tmp_path))
-    assert cache.default_directory() == tmp_path
-    monkeypatch.setenv("NOVA_CACHE", "0")
-    assert cache.default_directory() is None
-    monkeypatch.delenv("NOVA_CACHE")
+    with config.scope(NOVA_CACHE=str(tmp_path)):
+        assert cache.default_directory() == tmp_path
+    with config.scope(NOVA_CACHE="0"):
+        assert cache.default_directory() is None
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache.default_directory() == tmp_path / ".cache" / "blutrain" / "nova"
+    with config.scope(NOVA_CACHE=""):
+        assert cache.default_directory() == tmp_path / ".cache" / "blutrain" / "nova"
 
 
 def test_the_key_holds_everything():

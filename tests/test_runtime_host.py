@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from runtime_support import SIZE, build, chain_plan, chain_reference, ramp, scale_kernel, sum_kernel
 
+from blutrain import config
 from blutrain.errors import NovaError
 from blutrain.nova.cpu import host
 from blutrain.nova.kernel import GeneratedKernel, Phase
@@ -19,8 +20,7 @@ ARENA = BufferRef("arena", 0)
 
 @pytest.fixture(autouse=True, scope="module")
 def _cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NOVA_CACHE", str(tmp_path_factory.mktemp("cache") / "nova"))
+    with config.scope(NOVA_CACHE=str(tmp_path_factory.mktemp("cache") / "nova")):
         yield
 
 
@@ -270,3 +270,13 @@ def test_the_text_of_a_host_program_depends_on_structure_only():
     moved = tuple(dataclasses.replace(launch, locations=("other.py:1",), label="x") for launch in plan.launches)
     assert host.host_text(plan) == host.host_text(dataclasses.replace(plan, launches=moved, arena_bytes=1 << 20))
     assert "train.py" not in host.host_text(plan)
+
+
+def test_debug_level_1_tells_what_was_compiled(capsys):
+    plan = chain_plan(11, (1.125, 2.125))  # a structure that no other test has compiled
+    with config.scope(NOVA_DEBUG=1):
+        build(plan)
+        build(plan)
+    first, second = capsys.readouterr().err.splitlines()
+    assert "3 objects compiled and 1 from the cache" in first
+    assert "0 objects compiled and 4 from the cache" in second

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from runtime_support import build, chain_plan, ramp
 
+from blutrain import config
 from blutrain.nova.cpu import executable as executable_module
 from blutrain.nova.plan import BufferRef
 
@@ -18,8 +19,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 @pytest.fixture(autouse=True)
-def _cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("NOVA_CACHE", str(tmp_path / "nova"))
+def _cache(tmp_path):
+    with config.scope(NOVA_CACHE=str(tmp_path / "nova")):
+        yield
 
 
 def resident_bytes() -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from runtime_support import chain_plan, chain_reference, count_kernel, ramp, run_script
 
+from blutrain import config
 from blutrain.nova.cpu import pool_code
 from blutrain.nova.cpu.executable import build_executable
 from blutrain.nova.plan import BufferRef, Launch, ProgramPlan
@@ -18,9 +19,8 @@ from blutrain.nova.target import host_cpu
 
 @pytest.fixture(autouse=True, scope="module")
 def cache(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        folder = str(tmp_path_factory.mktemp("cache") / "nova")
-        patch.setenv("NOVA_CACHE", folder)
+    folder = str(tmp_path_factory.mktemp("cache") / "nova")
+    with config.scope(NOVA_CACHE=folder):
         yield folder
 
 

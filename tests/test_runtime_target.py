@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from blutrain import config
 from blutrain.nova import target
 
 
@@ -39,19 +40,12 @@ def test_vector_unit(triple, features, expected):
 
 
 def test_number_of_threads(monkeypatch):
-    monkeypatch.setenv("BLUTRAIN_NUM_THREADS", "5")
-    assert target.num_threads() == 5
-    monkeypatch.delenv("BLUTRAIN_NUM_THREADS")
-    assert 1 <= target.num_threads() <= (os.cpu_count() or 1)
-    monkeypatch.setattr(target, "_quota_cores", lambda: 1)
-    assert target.num_threads() == 1
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5"])
-def test_a_wrong_number_of_threads_is_refused(monkeypatch, text):
-    monkeypatch.setenv("BLUTRAIN_NUM_THREADS", text)
-    with pytest.raises(ValueError, match="BLUTRAIN_NUM_THREADS"):
-        target.num_threads()
+    with config.scope(num_threads=5):
+        assert target.num_threads() == target.host_cpu().threads == 5
+    with config.scope(num_threads=0):
+        assert 1 <= target.num_threads() <= (os.cpu_count() or 1)
+        monkeypatch.setattr(target, "_quota_cores", lambda: 1)
+        assert target.num_threads() == target.host_cpu().threads == 1
 
 
 @pytest.mark.parametrize("content, expected", [("150000 100000", 2), ("max 100000", 1 << 20), ("50000 100000", 1)])

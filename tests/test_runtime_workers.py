@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from runtime_support import ROOT, build, run_script, scale_kernel
 
+from blutrain import config
 from blutrain.errors import NovaError
 from blutrain.nova.cpu import compile_workers, objects
 from blutrain.nova.cpu.objects import CompileJob, compile_object, compile_objects
@@ -25,11 +26,10 @@ from blutrain.nova.target import host_cpu
 @pytest.fixture(autouse=True)
 def _surroundings(monkeypatch, tmp_path):
     """No cache on disk, reproducers in a folder of the test, and workers of its own."""
-    monkeypatch.setenv("NOVA_CACHE", "0")
-    monkeypatch.setenv("NOVA_DUMP", str(tmp_path / "dump"))
     workers = compile_workers.CompileWorkers(2)
     monkeypatch.setattr(objects, "shared_workers", lambda threads: workers)
-    yield workers
+    with config.scope(NOVA_CACHE="0", NOVA_DUMP=str(tmp_path / "dump")):
+        yield workers
     workers.close()
 
 
@@ -94,7 +94,7 @@ def test_the_reproducer_of_a_good_text_makes_its_object():
 @pytest.mark.parametrize("ending, status", [("os.abort()", -6), ("os._exit(3)", 3), ("os._exit(0)", 0)])
 def test_a_compiler_that_ends_is_an_error(monkeypatch, ending, status):
     with monkeypatch.context() as patch:
-        patch.setattr(compile_workers, "_LOWER_FILE", ending_lowering(os.environ["NOVA_DUMP"], ending))
+        patch.setattr(compile_workers, "_LOWER_FILE", ending_lowering(config.get("NOVA_DUMP"), ending))
         with pytest.raises(NovaError, match="Assertion `false' failed") as caught:
             compile_object(fresh_text(), host_cpu())
     assert caught.value.stage == "worker" and f"status {status}" in str(caught.value)

@@ -19,6 +19,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
 
+from .. import config
+
 MAGIC = b"NOVAOBJ1"
 MEMORY_BYTES = 64 << 20
 DISK_BYTES = 512 << 20
@@ -28,7 +30,7 @@ _DIGEST_BYTES = 32
 
 def default_directory() -> Path | None:
     """NOVA_CACHE (a directory, or "0" for None: no disk cache), else ~/.cache/blutrain/nova."""
-    setting = os.environ.get("NOVA_CACHE", "")
+    setting = config.get("NOVA_CACHE")
     if setting == "0":
         return None
     if setting:

@@ -15,6 +15,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import config
 from .cpu import orc
 
 # Vector FMAs of full width (`vector_bytes`) that one core starts in a cycle: uops.info and the vendors' optimisation
@@ -63,13 +64,16 @@ class CpuFacts:
         return self.triple, self.cpu_name, self.cpu_features
 
 
-@functools.cache
 def host_cpu() -> CpuFacts:
-    """The machine this process runs on."""
+    """The machine this process runs on, with the number of threads that holds now."""
+    return _host_cpu(num_threads())
+
+
+@functools.cache
+def _host_cpu(threads: int) -> CpuFacts:
     triple, name, features = orc.host_description()
     vector_bytes, registers = _vector_unit(triple, features)
     caches = _cache_bytes()
-    threads = num_threads()
     return CpuFacts(
         vector_bytes=vector_bytes,
         num_vector_registers=registers,
@@ -87,16 +91,10 @@ def host_cpu() -> CpuFacts:
 
 
 def num_threads() -> int:
-    """BLUTRAIN_NUM_THREADS, else the cores that this process may use (affinity, and the container's CPU quota on
-    Linux).
-    """
-    text = os.environ.get("BLUTRAIN_NUM_THREADS", "")
-    if text:
-        if not text.isdigit() or int(text) < 1:
-            raise ValueError(
-                f"BLUTRAIN_NUM_THREADS: not a number of threads\n  expected: an integer >= 1\n  got: {text!r}"
-            )
-        return int(text)
+    """The switch `num_threads`; where it is 0, the cores this process may use (affinity, a container's CPU quota)."""
+    setting = config.get("num_threads")
+    if setting:
+        return setting
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(cores, _quota_cores()))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ... import config
 from ...errors import NovaError
 from ..kernel import ALIGNMENT_BYTES, GeneratedKernel
 from ..plan import BufferRef, Callback, ProgramPlan
@@ -43,6 +45,10 @@ class BuildReport:
     compile_seconds: float
     load_seconds: float
 
+    def __str__(self) -> str:
+        objects = f"{self.compiled} objects compiled and {self.cached} from the cache in {self.compile_seconds:.2f} s"
+        return f"{objects}, loaded in {self.load_seconds:.3f} s"
+
 
 def build_executable(plan: ProgramPlan, facts: CpuFacts) -> Executable:
     """Compiles (or finds in the cache) the plan's kernels and host program, loads them, allocates the program's memory.
@@ -59,6 +65,8 @@ def build_executable(plan: ProgramPlan, facts: CpuFacts) -> Executable:
     program = orc.load_object(host_object, host.SYMBOLS, _externals(plan, kernels, pool), keep=kernels)
     loaded = time.perf_counter()
     report = BuildReport(counts.cached - before[0], counts.compiled - before[1], compiled - start, loaded - compiled)
+    if config.get("NOVA_DEBUG") >= 1:
+        print(f"nova: {report}", file=sys.stderr)
     return Executable(plan, program, pool, report)
 
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ... import config
 from ...errors import NovaError
 from .. import cache
 from ..target import CpuFacts
@@ -102,7 +103,7 @@ def compile_error(job: CompileJob, failure: Failure, facts: CpuFacts) -> NovaErr
 
 def write_reproducer(text: str, facts: CpuFacts) -> str:
     """Writes a text, and beside it the command that compiles it, to NOVA_DUMP or a new private folder; its path."""
-    folder = os.environ.get("NOVA_DUMP", "") or tempfile.mkdtemp(prefix="nova-")
+    folder = config.get("NOVA_DUMP") or tempfile.mkdtemp(prefix="nova-")
     os.makedirs(folder, exist_ok=True)
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     path = Path(folder) / f"{name}.mlir"
