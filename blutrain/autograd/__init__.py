@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 dispatch.tape = SimpleNamespace(
+    deferred=tape.Deferred,
     enabled=tape.enabled,
     gate=tape.gate,
     no_grad=no_grad,

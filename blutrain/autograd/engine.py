@@ -12,12 +12,12 @@ from ..tensor import dispatch
 from ..tensor.ops import arithmetic, create
 from ..tensor.tensor import Tensor
 from .mode import state
-from .tape import edge_of
+from .tape import edge_of, node_of
 
 
 def reachable(roots) -> list:
     """The nodes that made `roots`, newest first."""
-    found, todo = {}, [r.grad_fn for r in roots if r.grad_fn is not None]
+    found, todo = {}, [n for n in map(node_of, roots) if n is not None]
     while todo:
         node = todo.pop()
         if id(node) in found:
@@ -107,11 +107,12 @@ class _Walk:
         before = state.enabled
         state.enabled = self.create_graph
         try:
-            for root, seed in zip(self.roots, self.seeds):
-                edge = edge_of(root)
-                self.shared[id(seed)] = seed
+            edges = [edge_of(root) for root in self.roots]
+            for edge in edges:
                 if isinstance(edge, Tensor):
                     self.leaf_uses[id(edge)] = self.leaf_uses.get(id(edge), 0) + 1
+            for edge, seed in zip(edges, self.seeds):
+                self.shared[id(seed)] = seed
                 self._send(edge, seed, deliver)
             for node in nodes:
                 grads = self.buffers.pop(id(node), None)

@@ -6,6 +6,7 @@ import itertools
 
 from ..errors import message
 from ..tensor.tensor import Tensor, structure_epoch
+from .tape import node_of
 
 _ids = itertools.count()
 
@@ -63,7 +64,7 @@ def _hooks_of(x: Tensor) -> Hooks:
         if x._hooks is None:
             x._hooks = Hooks()
         return x._hooks
-    node = x.grad_fn
+    node = node_of(x)
     if node.hooks is None:
         node.hooks = {}
     return node.hooks.setdefault(x._index, Hooks())

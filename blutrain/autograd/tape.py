@@ -19,11 +19,28 @@ _numbers = itertools.count()
 FREED = "freed"
 
 
+class Deferred:
+    """Stands in `grad_fn` for a node that is made when it is needed: `make()` puts real nodes in its place on every tensor that has it."""
+
+    __slots__ = ("make",)
+
+    def __init__(self, make):
+        self.make = make
+
+
+def node_of(x):
+    """The node that made tensor x, None for a leaf."""
+    if type(x.grad_fn) is Deferred:
+        x.grad_fn.make()
+    return x.grad_fn
+
+
 def edge_of(x):
     """Where the gradient of a tensor goes: None, the tensor itself (a leaf), or (node, number of its result)."""
     if not isinstance(x, Tensor) or not x.requires_grad:
         return None
-    return x if x.grad_fn is None else (x.grad_fn, x._index)
+    node = node_of(x)
+    return x if node is None else (node, x._index)
 
 
 class Node:

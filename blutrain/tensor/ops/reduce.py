@@ -136,7 +136,7 @@ def _product_of_others(x):
         pairs = movement.reshape(level, (*level.shape[:-1], level.shape[-1] // 2, 2))
         siblings = movement.flip(pairs, -1)
         count = pairs.shape[-2]
-        parents = movement.unsqueeze(others[..., :count], -1)
+        parents = others[..., :count].unsqueeze(-1)
         others = movement.reshape(arithmetic.mul(siblings, parents), level.shape)
     return others[..., : x.shape[-1]]
 
@@ -224,7 +224,7 @@ def _chosen(name: str, x, dim, keepdim, whole, arg, pairwise):
     indices = arg(x, dim, True)
     values = gather.gather(x, dim, indices)
     if not keepdim:
-        values, indices = movement.squeeze(values, dim), movement.squeeze(indices, dim)
+        values, indices = values.squeeze(dim), indices.squeeze(dim)
     return ValuesIndices(values, indices)
 
 
