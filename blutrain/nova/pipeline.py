@@ -6,11 +6,10 @@ from __future__ import annotations
 GRAPH = (
     "canonicalize",
     "cse",
-    "dce",
     "recognise_composites",
+    "decompose_linear_ce",
     "decompose_composites",
     "canonicalize",
-    "dce",
     "choose_saved",
 )
 

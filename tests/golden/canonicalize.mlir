@@ -277,3 +277,27 @@ module {
     return
   }
 }
+
+// ===== equal constants become one, and so does arithmetic on run-time numbers
+func.func @step(%arg0: tensor<4xf32>, %arg1: tensor<f64> {nova.role = "scalar"}) -> (tensor<4xf32>, tensor<4xf32>) {
+  %0 = "nova.constant"() {nova.weak, value = 1.0 : f64} : () -> tensor<f64>
+  %1 = "nova.sub"(%0, %arg1) : (tensor<f64>, tensor<f64>) -> tensor<f64>
+  %2 = "nova.cast"(%1) {dtype = f32} : (tensor<f64>) -> tensor<f32>
+  %3 = "nova.mul"(%arg0, %2) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  %4 = "nova.constant"() {nova.weak, value = 1.0 : f64} : () -> tensor<f64>
+  %5 = "nova.sub"(%4, %arg1) : (tensor<f64>, tensor<f64>) -> tensor<f64>
+  %6 = "nova.cast"(%5) {dtype = f32} : (tensor<f64>) -> tensor<f32>
+  %7 = "nova.add"(%arg0, %6) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+  return %3, %7 : tensor<4xf32>, tensor<4xf32>
+}
+// -----
+module {
+  func.func @step(%arg0: tensor<4xf32>, %arg1: tensor<f64> {nova.role = "scalar"}) -> (tensor<4xf32>, tensor<4xf32>) {
+    %0 = "nova.constant"() {nova.weak, value = 1.000000e+00 : f64} : () -> tensor<f64>
+    %1 = "nova.sub"(%0, %arg1) : (tensor<f64>, tensor<f64>) -> tensor<f64>
+    %2 = "nova.cast"(%1) {dtype = f32} : (tensor<f64>) -> tensor<f32>
+    %3 = "nova.mul"(%arg0, %2) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+    %4 = "nova.add"(%arg0, %2) : (tensor<4xf32>, tensor<f32>) -> tensor<4xf32>
+    return %3, %4 : tensor<4xf32>, tensor<4xf32>
+  }
+}

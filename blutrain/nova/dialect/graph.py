@@ -14,7 +14,7 @@ from functools import cached_property
 from mlir import ir
 
 from ...tensor.aval import Aval
-from ...tensor.dtype import DType, bool_, float64, float_dtype, int64, promote
+from ...tensor.dtype import BOOL, FLOATING, INTEGER, DType, bool_, float64, float_dtype, int64, promote
 from ...tensor.primitive import TABLE, Primitive, Scalar
 from .convert import attribute_of, aval_of, python_of, scalar_attribute, tensor_type
 
@@ -131,8 +131,9 @@ class Graph:
         avals = [self.aval(x) if isinstance(x, ir.Value) else _number_aval(x) for x in items]
         dtype = _common_dtype(prim, avals)
         if dtype is None:
+            wide = _wide_dtype(avals) if isinstance(prim.nova, Scalar) else None
             return [
-                x if isinstance(x, ir.Value) else self.constant(x, a.dtype, weak=True)
+                x if isinstance(x, ir.Value) else self.constant(x, wide or a.dtype, weak=True)
                 for x, a in zip(items, avals, strict=True)
             ]
         return [self._number(x, dtype) if a.weak else x for x, a in zip(items, avals, strict=True)]
@@ -154,6 +155,11 @@ class Graph:
 def _number_aval(number: bool | int | float) -> Aval:
     """The aval of a Python number, in the dtype that holds it exactly."""
     return Aval((), bool_ if isinstance(number, bool) else int64 if isinstance(number, int) else float64, True)
+
+
+def _wide_dtype(avals: Sequence[Aval]) -> DType:
+    """The dtype that holds every one of some Python numbers."""
+    return {BOOL: bool_, INTEGER: int64, FLOATING: float64}[max(a.dtype.category for a in avals)]
 
 
 def _common_dtype(prim: Primitive, avals: Sequence[Aval]) -> DType | None:

@@ -14,6 +14,8 @@ Rules stand with what they are about: canonicalize_movement.py (reshapes, transp
 canonicalize_arithmetic.py (casts, neutral elements, constants). A rule returns a value to use instead of the
 operation's result, or None. Operands are simplified before their users, and what a rule creates is simplified in turn,
 so one walk suffices.
+
+Equal constants become one, and so does equal arithmetic on run-time numbers (1 - beta1 of fifty parameters).
 """
 
 from __future__ import annotations
@@ -24,37 +26,56 @@ from ..dialect.graph import EFFECTS, Graph
 from . import dce
 from .canonicalize_arithmetic import rules_for as arithmetic_rules
 from .canonicalize_movement import rules_for as movement_rules
+from .cse import operation_key
 
 NAME = "canonicalize"
 
 
 def run(module: ir.Module, facts) -> None:
-    graph = Graph(module)
-    rules: dict[str, tuple] = {}
-    for op in graph.operations():
-        simplify(graph, op, rules)
-    graph.sweep()
+    walk = _Walk(Graph(module))
+    for op in walk.graph.operations():
+        walk.simplify(op)
+    walk.graph.sweep()
     dce.run(module, facts)
 
 
-def simplify(graph: Graph, op: ir.Operation, rules: dict[str, tuple]) -> None:
-    """Apply rules to `op`, then to what stands in its place, until none fits. `rules` remembers the rules of each
-    name.
+class _Walk:
+    """The rules of every name met so far, and the numbers: constants and arithmetic on run-time scalars, by what they
+    compute.
     """
-    while op is not None and op.name not in EFFECTS:
-        found = rules.get(op.name)
-        if found is None:
-            found = rules[op.name] = (*movement_rules(op.name), *arithmetic_rules(op.name))
-        op = _apply(graph, op, found)
 
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.rules: dict[str, tuple] = {}
+        self.numbers: dict[tuple, ir.Operation] = {}
 
-def _apply(graph: Graph, op: ir.Operation, rules: tuple) -> ir.Operation | None:
-    """The operation the first fitting rule puts in place of `op`; None if none fits or an argument stands there."""
-    for rule in rules:
-        with ir.InsertionPoint(op), op.location:
-            value = rule(graph, op)
-        if value is not None:
-            graph.replace(op, [value])
-            owner = value.owner
-            return None if isinstance(owner, ir.Block) else owner.operation
-    return None
+    def simplify(self, op: ir.Operation | None) -> None:
+        """Apply rules to `op`, then to what stands in its place, until none fits."""
+        while op is not None and op.name not in EFFECTS:
+            rules = self.rules.get(op.name)
+            if rules is None:
+                rules = self.rules[op.name] = (*movement_rules(op.name), *arithmetic_rules(op.name), self._known_number)
+            op = self._apply(op, rules)
+
+    def _apply(self, op: ir.Operation, rules: tuple) -> ir.Operation | None:
+        """The operation that the first fitting rule puts in place of `op`; None if none fits or an argument stands
+        there.
+        """
+        for rule in rules:
+            with ir.InsertionPoint(op), op.location:
+                value = rule(self.graph, op)
+            if value is not None:
+                self.graph.replace(op, [value])
+                owner = value.owner
+                return None if isinstance(owner, ir.Block) else owner.operation
+        return None
+
+    def _known_number(self, graph: Graph, op: ir.Operation) -> ir.Value | None:
+        """The equal number that was computed before `op`."""
+        if len(op.results) != 1 or (op.name != "nova.constant" and not self._is_number(op)):
+            return None
+        first = self.numbers.setdefault(operation_key(op), op)
+        return None if first == op else first.result
+
+    def _is_number(self, op: ir.Operation) -> bool:
+        return not op.result.type.shape and len(op.operands) > 0 and all(self.graph.is_weak(v) for v in op.operands)

@@ -30,13 +30,14 @@ def run(module: ir.Module, facts) -> None:
     for op in graph.operations():
         if op.name in EFFECTS:
             continue
-        first = seen.setdefault(_key(op), op)
+        first = seen.setdefault(operation_key(op), op)
         if first is not op:
             graph.replace(op, first.results)
     graph.sweep()
 
 
-def _key(op: ir.Operation) -> tuple:
+def operation_key(op: ir.Operation) -> tuple:
+    """Equal for operations that compute the same."""
     attributes = op.attributes
     return (
         op.name,
