@@ -1,9 +1,11 @@
-"""Matrix products of an MLP-GPT on this CPU: generated kernels against torch (NumPy where torch is missing), interleaved in one run.
+"""Matrix products of an MLP-GPT on this CPU: generated kernels against torch (NumPy where torch is missing),
+interleaved in one run.
 
     python benchmarks/matmul_cpu.py [--rounds 7] [--only NT] [--json FILE]
 
-One JSON line a case: median milliseconds and GFLOP/s of each contender, and `speedup` = contender's time / ours. `fused_*` cases compare one
-generated kernel with torch's separate operations, all with preallocated outputs where torch offers them.
+One JSON line a case: median milliseconds and GFLOP/s of each contender, and `speedup` = contender's time / ours.
+`fused_*` cases compare one generated kernel with torch's separate operations, all with preallocated outputs where
+torch offers them.
 """
 
 from __future__ import annotations
@@ -85,8 +87,8 @@ def build(text: str):
         reason = contract.supports(kernel)
         if reason:
             raise SystemExit(reason)
-        generated = contract.generate(kernel, facts)
         config = contract.configure(kernel, facts)
+        generated = contract.generate(kernel, facts, config)
     executable = compiled(kernel, generated)
     seconds = time.perf_counter() - start
 
@@ -107,7 +109,7 @@ def random(*shape: int) -> np.ndarray:
 
 
 def interleave(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds a call, in rounds of about 20 ms each; the pause outlasts the spinning of the others' idle threads."""
+    """Median seconds a call, in rounds of 20 ms each; the pause outlasts the spinning of the others' idle threads."""
     counts = {}
     for name, function in contenders.items():
         function()

@@ -55,7 +55,10 @@ class KernelText:
         return Value(f"%f{n}", shape, dtype)
 
     def generic(self, inputs, out: Value, out_map: str, iterators: str, region: str, anchor: bool = False) -> Value:
-        """`inputs` are (value, map); `iterators` like "ppr"; `region` uses %a, %b, %c... and %o, and ends in its yield's operand."""
+        """`inputs` are (value, map).
+
+        `iterators` like "ppr"; `region` uses %a, %b, %c... and %o, and ends in its yield's operand.
+        """
         n = next(self.names)
         dims = ", ".join(f"d{i}" for i in range(len(iterators)))
         maps = ", ".join(f"affine_map<({dims}) -> {m}>" for m in [*(m for _, m in inputs), out_map])
@@ -90,7 +93,8 @@ class KernelText:
         yielded = f"{', '.join(v.name for v in results)}) : ({', '.join(v.type for v in results)}) -> ()"
         body = "\n".join(self.lines)
         return (
-            f'func.func @f({signature}) {{\n%r:{len(results)} = "nova.kernel"({outer}) ({{\n^bb0({arguments}):\n{body}\n'
+            f"func.func @f({signature}) {{\n"
+            f'%r:{len(results)} = "nova.kernel"({outer}) ({{\n^bb0({arguments}):\n{body}\n'
             f'"nova.yield"({yielded}\n}}) {{anchor = "{self.anchor}", '
             f"aliases = array<i64: {', '.join(map(str, aliases))}>}} : {types}\nreturn\n}}\n"
         )
@@ -111,7 +115,10 @@ def parse_kernel(text: str) -> tuple[Kernel, ir.Module]:
 
 
 def compiled(kernel: Kernel, generated: GeneratedKernel, facts: CpuFacts | None = None) -> Executable:
-    """A program of one launch: the kernel's operands are inputs, its results outputs (aliased ones too: bind the same memory)."""
+    """A program of one launch.
+
+    The kernel's operands are inputs, its results outputs (aliased ones too: bind the same memory).
+    """
     places = [BufferRef("input", i) for i in range(len(kernel.operands))]
     places += [BufferRef("output", i) for i in range(len(kernel.results))]
     plan = ProgramPlan(

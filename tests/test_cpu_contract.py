@@ -1,4 +1,7 @@
-"""Contract kernels on the CPU against float64 NumPy: layouts, odd shapes, batches, dtypes, repeatability, memory bounds."""
+"""Contract kernels on the CPU against float64 NumPy.
+
+Layouts, odd shapes, batches, dtypes, repeatability, memory bounds.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def build(text: str, facts=None, **schedule):
         kernel, _module = parse_kernel(text)
         assert contract.supports(kernel) is None
         config = {**contract.configure(kernel, facts), **schedule}
-        generated = contract.generate(dataclasses.replace(kernel, config=config), facts)
+        generated = contract.generate(kernel, facts, config)
     return compiled(kernel, generated, facts)
 
 
@@ -169,7 +172,10 @@ def test_heads_folded_into_strides():
 
 @pytest.mark.parametrize("heads", [(4, 16), (5, 7)], ids=str)
 def test_columns_of_several_dimensions(heads):
-    """A weight seen as [K, H, D] whose D is not adjacent to H in the result: columns wrap inside a vector when D is odd."""
+    """A weight seen as [K, H, D] whose D is not adjacent to H in the result.
+
+    Columns wrap inside a vector when D is odd.
+    """
     h, d = heads
     text = KernelText()
     a, b = text.operand(30, 20), text.operand(20, h, d)

@@ -1,4 +1,6 @@
-"""Contract kernels with prologues, epilogues, several stores, accumulation and column reductions, against float64 NumPy."""
+"""Contract kernels with prologues, epilogues, several stores, accumulation and column reductions, against float64
+NumPy.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,12 @@ import dataclasses
 
 import numpy as np
 import pytest
-from contract_harness import KernelText, run
+from contract_harness import KernelText, context, parse_kernel, run
 from mlir import ir
-from test_cpu_contract import build, check, facts_like, multiply, randoms
+from test_cpu_contract import build, check, facts_like, multiply, product, randoms
 
+from blutrain.nova.cpu import contract
+from blutrain.nova.cpu.configure_contract import K_UNROLL
 from blutrain.nova.target import host_cpu
 
 NT = ("(d0, d2)", "(d1, d2)")
@@ -275,13 +279,8 @@ def test_epilogue_on_other_vector_units_and_threads():
 
 def test_text_has_one_micro_kernel():
     """Compile time: edges and tails must not multiply the unrolled code."""
-    from contract_harness import context, parse_kernel
-    from test_cpu_contract import product
-
-    from blutrain.nova.cpu import contract
-
     with context(), ir.Location.unknown():
         kernel, _module = parse_kernel(product("NT", 438, 331, 513, "f32"))
-        text = contract.generate(kernel, host_cpu()).text
-    schedule = contract.configure
-    assert schedule and text.count("vector.fma") <= 4 * 32
+        schedule = contract.configure(kernel, host_cpu())
+        text = contract.generate(kernel, host_cpu(), schedule).text
+    assert text.count("vector.fma") == K_UNROLL * schedule["mr"] * schedule["nv"]

@@ -1,7 +1,7 @@
 """An `Emitter` with what contract kernels are written in: folded i64 arithmetic, pointers, vectors, functions.
 
-Integers are SSA names or Python ints; arithmetic on ints happens here, so that static shapes leave no dead code. Pointers are `!llvm.ptr`,
-offsets count elements, and booleans that are known at generation are Python bools.
+Integers are SSA names or Python ints; arithmetic on ints happens here, so that static shapes leave no dead code.
+Pointers are `!llvm.ptr`, offsets count elements, and booleans that are known at generation are Python bools.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The end of a contract kernel: epilogues and stores of finished tiles, and the reductions over rows.
 
-`emit_finish` writes the function that takes one tile of sums to the results. A reduction over rows (a bias gradient) leaves one row of partial
-values for every task in the workspace; `emit_columns` is the phase that combines those rows in task order and stores the outcome.
+`emit_finish` writes the function that takes one tile of sums to the results. A reduction over rows (a bias gradient)
+leaves one row of partial values for every task in the workspace; `emit_columns` is the phase that combines those rows
+in task order and stores the outcome.
 """
 
 from __future__ import annotations
@@ -56,9 +57,11 @@ class Combiner:
 
 
 def emit_finish(module: Module, name: str, layout: Layout) -> None:
-    """A function that applies the epilogue to the tile whose first element is (batch, m0, n0) and stores what lies inside the results.
+    """A function that applies the epilogue to the tile whose first element is (batch, m0, n0) and stores what lies
+    inside the results.
 
-    `partials` is this task's row of partial values: for each reduction in turn, one value for each column of the packed width.
+    `partials` is this task's row of partial values: for each reduction in turn, one value for each column of the
+    packed width.
     """
     finisher = _Finisher(module.builder(), layout)
     finisher.emit()
@@ -145,12 +148,11 @@ def emit_clear_partials(out: Builder, layout: Layout, partials: str, panels: tup
         out.each(begin, end, clear, step=lanes)
 
 
-def num_column_tasks(layout: Layout) -> int:
-    return -(-layout.n // (COLUMN_VECTORS_PER_TASK * layout.schedule.lanes))
+def emit_columns_phase(module: Module, name: str, layout: Layout) -> int:
+    """Each task combines the rows of partial values of some columns, in order, and stores the outputs.
 
-
-def emit_columns(module: Module, name: str, layout: Layout) -> None:
-    """The phase that combines the rows of partial values, in order, and stores the outputs of every reduction."""
+    Returns their number.
+    """
     out = module.builder()
     lanes = layout.schedule.lanes
     width = COLUMN_VECTORS_PER_TASK * lanes
@@ -165,6 +167,7 @@ def emit_columns(module: Module, name: str, layout: Layout) -> None:
 
     out.each(begin, end, columns, step=lanes)
     module.add_phase(name, out)
+    return -(-layout.n // width)
 
 
 def _combine_rows(out: Builder, layout: Layout, number: int, at: Position) -> None:

@@ -1,9 +1,10 @@
 """What a contract kernel computes, as expressions over the loop dimensions of its contraction.
 
-`read_contract(kernel)` answers with a `Contract`: the dimensions sorted into axes (batch, m, n, k), the two factors as expressions (the
-prologues), the stores as expressions of the accumulator (the epilogues), and the column reductions. Prologue and epilogue generics disappear
-here: each operand access inside them is composed down to one stride per contraction dimension, so the emitters see loads, scalar regions
-and stores, and never a second iteration space.
+`read_contract(kernel)` answers with a `Contract`: the dimensions sorted into axes (batch, m, n, k), the two factors
+as expressions (the prologues), the stores as expressions of the accumulator (the epilogues), and the column
+reductions. Prologue and epilogue generics disappear here: each operand access inside them is composed down to one
+stride per contraction dimension, so the emitters see loads, scalar regions and stores, and never a second iteration
+space.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ class Accumulated:
 
 @dataclass(frozen=True)
 class Apply:
-    """Result `result` of a generic's region on `arguments`; `indices[d]` is its loop dimension d in contraction dimensions."""
+    """Result `result` of a generic's region on `arguments`.
+
+    `indices[d]` is its loop dimension d in contraction dimensions.
+    """
 
     generic: Generic
     indices: tuple[Index, ...]
@@ -53,7 +57,7 @@ Expression = Load | Constant | Accumulated | Apply
 
 @dataclass(frozen=True)
 class Store:
-    """Result `access.source` of the kernel (numbered after its operands) gets `value` at every point of (batch, m, n)."""
+    """Result `access.source` of the kernel (numbered after its operands) gets `value` for every batch, m, n."""
 
     value: Expression
     access: Access
@@ -63,8 +67,8 @@ class Store:
 class ColumnReduction:
     """A reduction of an epilogue's value over batch and m: one value for each n.
 
-    `value` is the reducing generic's region up to its combiner, as (generic, indices, arguments); `outputs` are stores of maps of the
-    reduced value, in which `Accumulated` stands for it.
+    `value` is the reducing generic's region up to its combiner, as (generic, indices, arguments); `outputs` are
+    stores of maps of the reduced value, in which `Accumulated` stands for it.
     """
 
     generic: Generic
@@ -76,7 +80,7 @@ class ColumnReduction:
 
 @dataclass(frozen=True)
 class Factor:
-    """One factor of the product: `value` where the contraction's region first sees it, then the region's ops on it up to the mulf."""
+    """One factor of the product: `value` enters the contraction's region as `argument` and the mulf as `product`."""
 
     value: Expression
     argument: ir.BlockArgument
@@ -86,7 +90,10 @@ class Factor:
 
 @dataclass(frozen=True, eq=False)
 class Contract:
-    """A contract kernel. `axes[name]` lists contraction dimensions, outermost first; `rows` varies along m, `columns` along n."""
+    """A contract kernel.
+
+    `axes[name]` lists contraction dimensions, outermost first; `rows` varies along m, `columns` along n.
+    """
 
     kernel: Kernel
     generic: Generic
@@ -172,7 +179,7 @@ class _Reader:
     # --- axes
 
     def _axes(self, values: list[Expression]) -> tuple[dict[str, tuple[int, ...]], tuple[int, int]]:
-        """Dimensions by axis, and which input is the row factor: the one without the dimension that is contiguous in the result."""
+        """Dimensions by axis, and the inputs' order: the row factor lacks the result's contiguous dimension."""
         generic = self.generic
         used = [{i.dim for access in loads(v) for i in access.indices} | index_dims(v) for v in values]
         parallel = [d for d in range(len(generic.extents)) if d not in generic.reduction_dims]

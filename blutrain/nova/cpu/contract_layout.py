@@ -30,8 +30,8 @@ class PanelShape:
 class Layout:
     """Counts of panels, blocks, tiles and tasks, and byte offsets into the workspace.
 
-    The workspace holds, in this order: the shared packed factors; tiles of the cuts of k; rows of partial values; and for every worker its own
-    packed panels and tiles, `worker_stride` bytes apart, starting at `worker`.
+    The workspace holds, in this order: the shared packed factors; tiles of the cuts of k; rows of partial values; and
+    for every worker its own packed panels and tiles, `worker_stride` bytes apart, starting at `worker`.
     """
 
     def __init__(self, contract: Contract, schedule: ContractSchedule, threads: int):
@@ -98,7 +98,10 @@ class Layout:
 
     @property
     def pack_tasks(self) -> tuple[int, int]:
-        """Tasks that pack the shared rows, and the shared columns: in proportion to the elements, at most one a panel."""
+        """Tasks that pack the shared rows, and the shared columns.
+
+        In proportion to the elements, at most one a panel.
+        """
         work = (
             self.schedule.share_rows * self.panels_m * self.rows.size,
             self.schedule.share_columns * self.panels_n * self.columns.size,

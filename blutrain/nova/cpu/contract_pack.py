@@ -1,11 +1,12 @@
 """Packs one factor of a contraction into panels, its prologue applied on the way.
 
-A panel holds `width` consecutive rows (of the row factor; columns of the column factor) for a range of k, k outermost: element (r, k) at
-`k * pitch + r`. What lies past the factor's last row or between `width` and `pitch` is never read into a result. Past the last k zeros
-follow up to a multiple of K_UNROLL, because the micro kernel takes that many steps at a time.
+A panel holds `width` consecutive rows (of the row factor; columns of the column factor) for a range of k, k
+outermost: element (r, k) at `k * pitch + r`. What lies past the factor's last row or between `width` and `pitch` is
+never read into a result. Past the last k zeros follow up to a multiple of K_UNROLL, because the micro kernel takes
+that many steps at a time.
 
-Vectors run along the axis that is contiguous in memory: along the rows they are copied; along k, blocks of lanes x lanes are transposed
-in registers.
+Vectors run along the axis that is contiguous in memory: along the rows they are copied; along k, blocks of lanes x
+lanes are transposed in registers.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def runs_along_k(contract: Contract, factor: Factor) -> bool:
 
 
 def transpose(out: Builder, rows: list[str], dtype: str) -> list[str]:
-    """Square transpose in registers: log2(n) rounds, each exchanging one bit of the row number with the same bit of the lane number."""
+    """Square transpose in registers: round b exchanges bit b of the row number with bit b of the lane number."""
     lanes = len(rows)
     type_ = lane_type(dtype, lanes)
     rows = list(rows)

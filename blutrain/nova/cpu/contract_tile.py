@@ -10,8 +10,8 @@ from blutrain.nova.kernel import ITEM_BYTES
 ARGUMENTS = (
     ("%rows", "!llvm.ptr"),
     ("%columns", "!llvm.ptr"),
-    ("%steps", "i64"),
     ("%tile", "!llvm.ptr"),
+    ("%steps", "i64"),
     ("%more", "i1"),
 )
 

@@ -1,11 +1,14 @@
-"""Evaluates a contract's expressions for a vector of elements: loads by strides, scalar regions through the cloner, stores.
+"""Evaluates a contract's expressions for a vector of elements: loads by strides, scalar regions through the cloner,
+stores.
 
-A `Position` says where the vector lies: an index for each axis (batch, m, n, k), one of which advances from lane to lane.
-Where the lanes are adjacent in memory a load is a vector load, where they are one element a broadcast, else a gather.
+A `Position` says where the vector lies: an index for each axis (batch, m, n, k), one of which advances from lane to
+lane. Where the lanes are adjacent in memory a load is a vector load, where they are one element a broadcast, else a
+gather.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -112,9 +115,10 @@ class Evaluator:
                 )
         else:
             pointers, mask = self._pointers(address, dtype, at)
+            types = f"(vector<{at.lanes}x!llvm.ptr>, vector<{at.lanes}xi1>, {type_}) -> {type_}"
             lanes = out.value(
                 f"llvm.intr.masked.gather {pointers}, {mask}, {out.constant(zero(dtype), type_)} "
-                f"{{alignment = {width} : i32}} : (vector<{at.lanes}x!llvm.ptr>, vector<{at.lanes}xi1>, {type_}) -> {type_}"
+                f"{{alignment = {width} : i32}} : {types}"
             )
         return lanes if dtype == access.dtype else out.value(f"arith.trunci {lanes} : {type_} to vector<{at.lanes}xi1>")
 
@@ -146,9 +150,8 @@ class Evaluator:
         if offsets is None:
             step = out.constant(str(address.stride), type_)
             offsets = out.value(f"arith.muli {out.lane_numbers(at.lanes)}, {step} : {type_}")
-        pointers = out.value(
-            f"llvm.getelementptr {address.pointer}[{offsets}] : (!llvm.ptr, {type_}) -> vector<{at.lanes}x!llvm.ptr>, {dtype}"
-        )
+        types = f"(!llvm.ptr, {type_}) -> vector<{at.lanes}x!llvm.ptr>, {dtype}"
+        pointers = out.value(f"llvm.getelementptr {address.pointer}[{offsets}] : {types}")
         return pointers, at.mask or out.constant("true", f"vector<{at.lanes}xi1>")
 
     def _address(self, access: Access, at: Position) -> Address:
@@ -228,7 +231,7 @@ class Evaluator:
 def linear_step(extents: list[int], steps: list[int]) -> int | None:
     """Elements per step of the flat index where the dimensions act as one, else None."""
     kept = [(e, s) for e, s in zip(extents, steps, strict=True) if e > 1]
-    if all(outer[1] == inner[0] * inner[1] for outer, inner in zip(kept, kept[1:], strict=False)):
+    if all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(kept)):
         return kept[-1][1] if kept else 0
     return None
 
