@@ -69,6 +69,8 @@ def test_the_file_is_plain_safetensors_with_tied_weights_once(tmp_path):
     path = tmp_path / "c.safetensors"
     model = Tied().bfloat16()
     checkpoint.save(path, model)
+    (tmp_path / "plain").touch()
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
     arrays = load_file(path)
     assert set(arrays) == {"model.wte.weight", "model.seen"}
     np.testing.assert_array_equal(arrays["model.wte.weight"], model.wte.weight.detach().numpy())

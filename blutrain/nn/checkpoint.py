@@ -105,7 +105,10 @@ def _write(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, str]) 
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.touch()
+        mode = unfinished.stat().st_mode  # what the user's umask gives; save_file makes files that only their owner can read
         save_file(arrays, unfinished, metadata)
+        unfinished.chmod(mode)
         _flush_to_disk(unfinished)
         os.replace(unfinished, path)
         _flush_to_disk(path.parent)
