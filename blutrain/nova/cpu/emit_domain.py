@@ -87,7 +87,8 @@ def build_domain(kernel: Kernel) -> Domain:
         for access in _op_inputs(op):
             if isinstance(access.source, Produced):
                 links.read(kernel, consumer, access)
-    main = max(range(len(loops)), key=lambda i: (math.prod(loops[i]), len(loops[i])), default=None)
+    size = lambda i: (math.prod(max(e, 1) for e in loops[i]), len(loops[i]))
+    main = max(range(len(loops)), key=size, default=None)
     if main is None:
         return _flat_domain(kernel)
     links.join_leftovers(main)

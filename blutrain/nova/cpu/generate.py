@@ -13,31 +13,49 @@ if TYPE_CHECKING:
 
     from mlir import ir
 
-ANCHORS = ("map", "gather", "row", "full", "column", "scatter", "contract")
+# Generators by anchor, in the order in which they are asked. Loops of extent 1 are no loops to a generator, so what was
+# formed as a column or row kernel may be a full or map kernel for the extents at hand.
+_SWEEPS = ("map", "row", "column", "full")
+GENERATORS = {
+    **{anchor: (anchor, *(s for s in _SWEEPS if s != anchor)) for anchor in _SWEEPS},
+    "gather": ("map", "row"),
+    "scatter": ("scatter",),
+    "contract": ("contract",),
+}
 
 
-def generator(anchor: str) -> ModuleType:
-    """The module with `supports`, `configure` and `generate` for an anchor; loaded when first asked for."""
-    from importlib import import_module
+def choose(kernel: Kernel) -> ModuleType:
+    """The first generator that takes the kernel: a module with `supports`, `configure` and `generate`.
 
-    if anchor not in ANCHORS:
-        raise NovaError(f"no CPU generator for anchor {anchor!r}", stage="generate")
-    return import_module(f"blutrain.nova.cpu.{'map' if anchor == 'gather' else anchor}")
+    Raises Unsupported with the reason of the anchor's own generator where none does.
+    """
+    from importlib import import_module  # generators are loaded when a kernel first needs them
+
+    if kernel.anchor not in GENERATORS:
+        raise Unsupported(f"no CPU generator for anchor {kernel.anchor!r}")
+    reasons = []
+    for name in GENERATORS[kernel.anchor]:
+        module = import_module(f"blutrain.nova.cpu.{name}")
+        reason = module.supports(kernel)
+        if reason is None:
+            return module
+        reasons.append(reason)
+    raise Unsupported(reasons[0])
 
 
 def supports(kernel_op: ir.Operation | ir.OpView) -> str | None:
     """None where a generator takes the kernel, else the reason why not."""
     try:
-        kernel = read_kernel(kernel_op)
+        choose(read_kernel(kernel_op))
     except Unsupported as reason:
         return str(reason)
-    return generator(kernel.anchor).supports(kernel)
+    return None
 
 
 def configure(kernel_op: ir.Operation | ir.OpView, facts: CpuFacts) -> dict[str, Any]:
     """The schedule, to be written into the IR as `#nova.lowering_config<{...}>`; analytic, deterministic."""
-    kernel = _read(kernel_op)
-    return generator(kernel.anchor).configure(kernel, facts)
+    kernel, module = _chosen(kernel_op)
+    return module.configure(kernel, facts)
 
 
 def generate(kernel_op: ir.Operation | ir.OpView, facts: CpuFacts) -> GeneratedKernel:
@@ -45,20 +63,14 @@ def generate(kernel_op: ir.Operation | ir.OpView, facts: CpuFacts) -> GeneratedK
 
     Raises NovaError with the generator's reason for a kernel that `supports` refuses.
     """
-    kernel = _read(kernel_op)
-    module = generator(kernel.anchor)
+    kernel, module = _chosen(kernel_op)
+    return module.generate(kernel, facts, kernel.config or module.configure(kernel, facts))
+
+
+def _chosen(kernel_op: ir.Operation | ir.OpView) -> tuple[Kernel, ModuleType]:
     try:
-        return module.generate(kernel, facts, kernel.config or module.configure(kernel, facts))
+        kernel = read_kernel(kernel_op)
+        return kernel, choose(kernel)
     except Unsupported as reason:
-        raise _refused(kernel.text, str(reason)) from reason
-
-
-def _read(kernel_op: ir.Operation | ir.OpView) -> Kernel:
-    try:
-        return read_kernel(kernel_op)
-    except Unsupported as reason:
-        raise _refused(str(kernel_op), str(reason)) from reason
-
-
-def _refused(text: str, reason: str) -> NovaError:
-    return NovaError(f"no generator takes this kernel: {reason}", stage="generate", op=text)
+        message = f"no generator takes this kernel: {reason}"
+        raise NovaError(message, stage="generate", op=str(kernel_op)) from reason

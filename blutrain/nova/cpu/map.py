@@ -62,9 +62,10 @@ def generate(kernel: Kernel, facts: CpuFacts, config: dict[str, int]) -> Generat
 def _checked_domain(kernel: Kernel) -> Domain:
     domain = build_domain(kernel)
     everything = frozenset(range(len(domain.extents)))
-    for op in kernel.ops:
+    for placed in domain.ops:
+        op = placed.op
         if isinstance(op, Generic):
-            if op.is_reduction:
+            if placed.reduced:
                 raise Unsupported("a reduction in a map kernel")
             check_block(op.block)
         elif not isinstance(op, Gather) or not isinstance(op.table, Operand) or not isinstance(op.ids, Operand):

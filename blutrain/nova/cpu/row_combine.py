@@ -74,9 +74,21 @@ class PartialSums:
         count = self.count(reduction)
         strip_loop(out, 0, count, count, lanes, 1, store)
 
-    def accumulate(self, evaluator: Evaluator, reduction: Reduction, point: Point) -> None:
-        """Add the elements at `point` (lanes of columns, or one row's value) to the running task's sums."""
-        self._update(evaluator, reduction, point, lambda old: reduction.accumulate(evaluator, point, old))
+    def accumulate(self, evaluator: Evaluator, reduction: Reduction, *points: Point) -> None:
+        """Add the elements at points that share their place in the result to the running task's sums."""
+
+        def add(values: list[str]) -> list[str]:
+            for point in points:
+                values = reduction.accumulate(evaluator, point, values)
+            return values
+
+        self._update(evaluator, reduction, points[0], add)
+
+    def put(self, evaluator: Evaluator, reduction: Reduction, totals: Sequence[str], top: Point) -> None:
+        """Write the running task's complete sums."""
+        for value, dtype, total in zip(reduction.results, reduction.dtypes, totals, strict=True):
+            pointer = self._task_pointer(evaluator.out, value, top)
+            evaluator.memory.store(total, pointer, evaluator.out.integer(0), dtype, 0)
 
     def merge(self, evaluator: Evaluator, reduction: Reduction, totals: list[str], row: Point) -> None:
         """Add a row's complete sums to the running task's."""
@@ -116,6 +128,10 @@ class PartialSums:
             ]
             return reduction.merge(out, totals, parts, lanes)
 
+        if reduction.is_ordered:  # folded by task 0 alone, init included
+            for value, dtype in zip(reduction.results, reduction.dtypes, strict=True):
+                point.memo[value] = memory.load(self.pointer(out, value, 0), offset, dtype, lanes, point.mask)
+            return
         carried = reduction.carried(out, lanes)
         totals = out.loop(ints.name(0), ints.name(self.tasks), ints.name(1), add, carried)
         for value, total in zip(reduction.results, reduction.finish(evaluator, totals, point), strict=True):
