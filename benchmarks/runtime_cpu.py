@@ -58,7 +58,7 @@ def product_plan() -> ProgramPlan:
         for m, n, k in SHAPES:
             text = KernelText()
             kernel, _module = parse_kernel(text.finish(product(text, "NT", m, n, k)))
-            kernels.append(contract.generate(kernel, host_cpu()))
+            kernels.append(contract.generate(kernel, host_cpu(), contract.configure(kernel, host_cpu())))
     launches = tuple(Launch(number, (BufferRef("arena", 0),) * 3) for number in range(len(kernels)))
     return ProgramPlan(tuple(kernels), launches, 16 << 20)
 

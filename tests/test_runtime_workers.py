@@ -23,14 +23,19 @@ from blutrain.nova.plan import BufferRef, Launch, ProgramPlan
 from blutrain.nova.target import host_cpu
 
 
-@pytest.fixture(autouse=True)
-def _surroundings(monkeypatch, tmp_path):
-    """No cache on disk, reproducers in a folder of the test, and workers of its own."""
+@pytest.fixture(scope="module")
+def _shared():
     workers = compile_workers.CompileWorkers(2)
-    monkeypatch.setattr(objects, "shared_workers", lambda threads: workers)
-    with config.scope(NOVA_CACHE="0", NOVA_DUMP=str(tmp_path / "dump")):
-        yield workers
+    yield workers
     workers.close()
+
+
+@pytest.fixture(autouse=True)
+def _surroundings(monkeypatch, tmp_path, _shared):
+    """No cache on disk, reproducers in a folder of the test, and the workers of this file."""
+    monkeypatch.setattr(objects, "shared_workers", lambda threads: _shared)
+    with config.scope(NOVA_CACHE="0", NOVA_DUMP=str(tmp_path / "dump")):
+        yield _shared
 
 
 _numbers = iter(range(1000))
@@ -92,7 +97,8 @@ def test_the_reproducer_of_a_good_text_makes_its_object():
 
 
 @pytest.mark.parametrize("ending, status", [("os.abort()", -6), ("os._exit(3)", 3), ("os._exit(0)", 0)])
-def test_a_compiler_that_ends_is_an_error(monkeypatch, ending, status):
+def test_a_compiler_that_ends_is_an_error(_surroundings, monkeypatch, ending, status):
+    _surroundings.close()
     with monkeypatch.context() as patch:
         patch.setattr(compile_workers, "_LOWER_FILE", ending_lowering(config.get("NOVA_DUMP"), ending))
         with pytest.raises(NovaError, match="Assertion `false' failed") as caught:
