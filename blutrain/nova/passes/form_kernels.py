@@ -37,7 +37,16 @@ from .form_kernels_roots import Roots
 NAME = "form_kernels"
 
 # Merges in order of what they save: (anchor that grows, anchor that is taken in).
-_MERGES = ((ROW, ROW), (ROW, MAP), (ROW, COLUMN), (CONTRACT, COLUMN), (GATHER, MAP), (COLUMN, COLUMN), (COLUMN, MAP), (MAP, MAP))
+_MERGES = (
+    (ROW, ROW),
+    (ROW, MAP),
+    (ROW, COLUMN),
+    (CONTRACT, COLUMN),
+    (GATHER, MAP),
+    (COLUMN, COLUMN),
+    (COLUMN, MAP),
+    (MAP, MAP),
+)
 
 
 def run(module: ir.Module, facts) -> None:
@@ -56,8 +65,8 @@ def form_groups(graph: StepGraph) -> Groups:
     _take_epilogues(groups, roots)
     holders = _holders(roots.roots)
     for large, small in _MERGES:
-        for readers in holders:
-            _merge_readers(groups, readers, large, small)
+        while any([_merge_readers(groups, readers, large, small) for readers in holders]):
+            pass  # a merge can open the way for another: what lay between two groups is now part of one
     return groups
 
 
@@ -92,23 +101,25 @@ def _holders(roots: list[Root]) -> list[list[tuple[Root, tuple[int, ...]]]]:
 
 def _loops_of(read: Read) -> tuple[int, ...] | None:
     """The loop of each atom where the read is plain; None where it skips, reverses or stands still, or reads a number from outside."""
-    if (not read.indices and read.value.node is None) or any(i.dim < 0 or i.coefficient != 1 or i.offset for i in read.indices):
+    if (not read.indices and read.value.node is None) or any(
+        i.dim < 0 or i.coefficient != 1 or i.offset for i in read.indices
+    ):
         return None
     loops = tuple(index.dim for index in read.indices)
     return loops if len(set(loops)) == len(loops) else None
 
 
-def _merge_readers(groups: Groups, readers: list, large: str, small: str) -> None:
+def _merge_readers(groups: Groups, readers: list, large: str, small: str) -> bool:
+    """Merge groups that see one value, a `small` one into a `large` one. Returns whether any did."""
+    merged = False
     for i, (root, loops) in enumerate(readers):
         for j, (other, other_loops) in enumerate(readers):
-            if i == j:
-                continue
             a, b = groups.of[root.node.number], groups.of[other.node.number]
             if a is b or a.anchor != large or b.anchor != small or (large == small and j < i):
                 continue
             place = _place(a, root, loops, b, other, other_loops)
-            if place is not None:
-                groups.try_merge(a, b, place)
+            merged |= place is not None and groups.try_merge(a, b, place)
+    return merged
 
 
 def _place(a: Group, root: Root, loops, b: Group, other: Root, other_loops) -> tuple[int, ...] | None:

@@ -84,7 +84,9 @@ class Axes:
         for position, (operand, axes) in enumerate(zip(node.operands, nest.operands, strict=True)):
             first = self.first[operand.number]
             for dim, axis in enumerate(axes):
-                if node.kind == LOOKUP or ((position, dim) in nest.places and not nest.is_flip(position, dim, operand.shape[dim])):
+                if node.kind == LOOKUP or (
+                    (position, dim) in nest.places and not nest.is_flip(position, dim, operand.shape[dim])
+                ):
                     self.solid.add(first + dim)
                     if axis is not None and axis in owner:
                         self.solid.add(owner[axis])
@@ -245,5 +247,7 @@ def compose(outer: tuple[Index, ...], inner: tuple[Index, ...]) -> tuple[Index, 
             continue
         place = outer[index.dim]
         coefficient = index.coefficient * place.coefficient
-        result.append(Index(place.dim, coefficient if place.dim >= 0 else 0, index.coefficient * place.offset + index.offset))
+        result.append(
+            Index(place.dim, coefficient if place.dim >= 0 else 0, index.coefficient * place.offset + index.offset)
+        )
     return tuple(result)

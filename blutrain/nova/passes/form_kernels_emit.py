@@ -43,7 +43,9 @@ class StepWriter:
             else:
                 operands = [self._named(value) for value in node.operands]
             types = ", ".join(v.type_text for v in node.operands)
-            text = f'  "nova.{node.name}"({", ".join(operands)}) {self._attributes(node)} : ({types}) -> () {_loc(node)}'
+            text = (
+                f'  "nova.{node.name}"({", ".join(operands)}) {self._attributes(node)} : ({types}) -> () {_loc(node)}'
+            )
             (assigns if node.name == "assign" else checks).append(text)
         types = ", ".join(v.type_text for v in self.graph.outputs)
         self.lines += [*checks, *assigns, f"  func.return {', '.join(outputs)}{' : ' if outputs else ''}{types}"]
@@ -64,7 +66,7 @@ class StepWriter:
             found = f"%g{i}"
         self.lines.append(f'    "{TERMINATOR}"({found}) : ({type_}) -> ()')
         self.lines.append(f'  }}) {{anchor = "map"}} : ({types}) -> {type_}')
-        self.lines.append(f'  "nova.check"(%guard) {{message = "{GUARD}"}} : ({type_}) -> ()')
+        self.lines.append(f'  "nova.check"(%guard) {{index = -1 : i64, message = "{GUARD}"}} : ({type_}) -> ()')
 
     def _find_read_outside(self) -> set[int]:
         """Values that another kernel than their own reads, or a check."""
@@ -102,7 +104,12 @@ class StepWriter:
         users: dict[int, list[int]] = {}
         waiting: dict[int, int] = {}
         for group in alive.values():
-            sources = {self.groups.of[n.number].number for root in group.roots for r in root.leaves if (n := source_node(r)) is not None}
+            sources = {
+                self.groups.of[n.number].number
+                for root in group.roots
+                for r in root.leaves
+                if (n := source_node(r)) is not None
+            }
             sources.discard(group.number)
             waiting[group.number] = len(sources)
             for source in sources:
@@ -158,7 +165,9 @@ class StepWriter:
         operands = ", ".join(inner[v.number] for v in node.operands)
         types = ", ".join(v.type_text for v in node.operands)
         results = ", ".join(r.type_text for r in node.results)
-        self.lines.append(f'    {left} = "nova.{node.name}"({operands}) {self._attributes(node)} : ({types}) -> ({results}) {_loc(node)}')
+        self.lines.append(
+            f'    {left} = "nova.{node.name}"({operands}) {self._attributes(node)} : ({types}) -> ({results}) {_loc(node)}'
+        )
 
     # --- names
 
@@ -174,7 +183,9 @@ class StepWriter:
         result = f"%r{len(self.lines)}"
         shape = "".join(f" {extent}," for extent in target.shape).removesuffix(",")
         attribute = f"array<i64:{shape}>" if target.shape else "array<i64>"
-        self.lines.append(f'  {result} = "nova.reshape"({name}) {{shape = {attribute}}} : ({source.type_text}) -> {target.type_text}')
+        self.lines.append(
+            f'  {result} = "nova.reshape"({name}) {{shape = {attribute}}} : ({source.type_text}) -> {target.type_text}'
+        )
         return result
 
     def _attributes(self, node: Node) -> str:
@@ -196,4 +207,3 @@ def _fused(body: list[Node]) -> str:
     if not known:
         return ""
     return known[0] if len(known) == 1 else f"loc(fused[{', '.join(line[4:-1] for line in known)}])"
-

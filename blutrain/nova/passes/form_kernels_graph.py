@@ -61,7 +61,9 @@ class Nest:
 
     def is_flip(self, operand: int, dim: int, extent: int) -> bool:
         """Whether that dimension of an operand is read whole, backwards."""
-        return self.places.get((operand, dim)) == (-1, extent - 1) and self.extents[self.operands[operand][dim]] == extent
+        return (
+            self.places.get((operand, dim)) == (-1, extent - 1) and self.extents[self.operands[operand][dim]] == extent
+        )
 
 
 class Node:

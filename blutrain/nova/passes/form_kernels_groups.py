@@ -7,7 +7,7 @@ other, and where the anchor of the merged group takes every member:
 | anchor | loops | members |
 |---|---|---|
 | row | rows x cols | reductions over cols; maps of rows x cols or of rows; reductions over rows (column outputs) |
-| column | rows x cols | reductions over rows; maps of cols |
+| column | rows x cols | reductions over rows; maps of their results |
 | contract | batch, m, n | maps of all three; reductions over batch and m (bias gradients) |
 | gather | result | maps of it |
 | map | result | maps of it |
@@ -32,12 +32,18 @@ class Root:
     def spans(self, read: Read) -> bool:
         """Whether `read` names every loop of this root once, with nothing skipped or reversed: its element tells the point of the nest."""
         dims = [index.dim for index in read.indices]
-        return len(dims) == len(set(dims)) == len(self.loops.extents) and all(_is_plain(index) for index in read.indices)
+        return len(dims) == len(set(dims)) == len(self.loops.extents) and all(
+            _is_plain(index) for index in read.indices
+        )
 
     def covers(self, read: Read) -> bool:
         """Like `spans`, over the loops of the result only: what an epilogue of a contraction sees."""
         dims = [index.dim for index in read.indices]
-        return len(dims) == len(set(dims)) and set(dims) == set(self.loops.result) and all(_is_plain(i) for i in read.indices)
+        return (
+            len(dims) == len(set(dims))
+            and set(dims) == set(self.loops.result)
+            and all(_is_plain(i) for i in read.indices)
+        )
 
 
 def _is_plain(index: Index) -> bool:
@@ -80,7 +86,7 @@ class Group:
             return root.node.kind == REDUCE and loops == everything and reduced in (set(self.reduced), parallel)
         if self.anchor == COLUMN:
             if is_map:
-                return loops == parallel
+                return loops == parallel and self._makes_all(root)
             return root.node.kind == REDUCE and loops == everything and reduced == self.reduced
         if self.anchor == CONTRACT:
             if is_map:
@@ -89,6 +95,11 @@ class Group:
         if self.anchor == GATHER:
             return is_map and loops == everything
         return self.anchor == MAP and (is_map or root.node.kind == LOOKUP) and loops == everything
+
+    def _makes_all(self, root: Root) -> bool:
+        """Whether all tensors (not single numbers) that `root` reads are made here."""
+        made = {member.node.result.number for member in self.roots}
+        return all(read.value.number in made for read in root.leaves if read.indices)
 
 
 def _columns(root: Root) -> frozenset[int]:
@@ -139,7 +150,9 @@ class Groups:
         """Merge `b` into `a`, loop d of b being loop place[d] of a, if the anchor of `a` takes every root of `b` and no cycle arises."""
         if a is b or len(set(place)) != len(place) or any(a.extents[p] != b.extents[d] for d, p in enumerate(place)):
             return False
-        moved = {r.node.number: tuple(place[d] if d < len(place) else -1 for d in b.places[r.node.number]) for r in b.roots}
+        moved = {
+            r.node.number: tuple(place[d] if d < len(place) else -1 for d in b.places[r.node.number]) for r in b.roots
+        }
         if not all(a.takes(root, moved[root.node.number]) for root in b.roots) or not self.can_merge(a, b):
             return False
         a.places.update(moved)

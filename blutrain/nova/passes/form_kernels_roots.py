@@ -14,14 +14,27 @@ from __future__ import annotations
 
 from ...tensor.primitive import Scalar
 from .form_kernels_axes import Axes, Read, compose
-from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, MAP, REDUCE, RESHAPE, SCATTER, SINK, VIEW, Node, StepGraph, Value
+from .form_kernels_graph import (
+    CONTRACT,
+    GATHER,
+    LOOKUP,
+    MAP,
+    REDUCE,
+    RESHAPE,
+    SCATTER,
+    SINK,
+    VIEW,
+    Node,
+    StepGraph,
+    Value,
+)
 from .form_kernels_groups import Root
 
 # A prologue is evaluated about once per read of an element, in registers. Storing and loading four bytes costs a core about 1.5 ns of
 # memory time, 30 to 100 vectorised operations per element: gelu (28) is recomputed, chains much longer are not.
 PROLOGUE_FLOPS = 64
 PROLOGUE_LEAVES = 2
-# Arithmetic on run-time scalars that every element may repeat: loop-invariant, so it costs a register.
+# Arithmetic on run-time scalars that every kernel may repeat: it is loop-invariant there.
 SCALAR_FLOPS = 40
 
 _EXIT = -1
@@ -118,10 +131,18 @@ class Roots:
 
     def _small_values(self) -> None:
         for node in self.graph.nodes:
-            if node.kind == MAP and node.number not in self.numbers and self.cost(node) and self._is_read_wider(node.result):
-                threshold = 0 if node.result.shape and node.result.size > 1 else SCALAR_FLOPS
-                if self.cost(node) > threshold:
+            if (
+                node.kind == MAP
+                and node.number not in self.numbers
+                and self.cost(node)
+                and self._is_read_wider(node.result)
+            ):
+                if node.result.size > 1 or self.cost(node) > SCALAR_FLOPS or self._reads_roots(node):
                     self.numbers.add(node.number)
+
+    def _reads_roots(self, node: Node) -> bool:
+        """Whether a kernel before makes something that `node` needs: it can make `node`, too."""
+        return any(read.value.node is not None for read in self.leaves(node)[0])
 
     def _is_read_wider(self, value: Value) -> bool:
         for user in value.users:
@@ -138,22 +159,45 @@ class Roots:
                 continue
             for operand in node.operands:
                 source = operand
-                while source.node is not None and source.node.kind in (VIEW, RESHAPE) and source.node.number not in self.numbers:
+                while (
+                    source.node is not None
+                    and source.node.kind in (VIEW, RESHAPE)
+                    and source.node.number not in self.numbers
+                ):
                     source = source.node.operands[0]
                 made = source.node
-                if made is not None and made.kind == MAP and made.number not in self.numbers and not self._is_prologue(made):
+                if (
+                    made is not None
+                    and made.kind == MAP
+                    and made.number not in self.numbers
+                    and not self._is_prologue(made)
+                ):
                     self.numbers.add(made.number)
 
     def _is_prologue(self, node: Node) -> bool:
-        """Whether a product may evaluate `node` as it reads: cheap, and its leaves no heavier to read than the value itself."""
+        """Whether products may evaluate `node` as they read: cheap, and no more bytes than storing it once and loading it."""
         leaves, _ = self.leaves(node)
         values = {read.value.number: read.value for read in leaves}.values()
         heavy = [v for v in values if v.size * 2 > node.result.size]
-        return (
-            self.cost(node) <= PROLOGUE_FLOPS
-            and len(heavy) <= PROLOGUE_LEAVES
-            and sum(v.bytes for v in heavy) <= 2 * max(node.result.bytes, 1)
-        )
+        readers, bytes_ = self._num_readers(node), node.result.bytes
+        recomputed = readers * sum(v.bytes for v in heavy)
+        return self.cost(node) <= PROLOGUE_FLOPS and len(heavy) <= PROLOGUE_LEAVES and recomputed <= (1 + readers) * bytes_
+
+    def _num_readers(self, node: Node) -> int:
+        """How many products, reductions and other roots read `node` if it is no root."""
+        found: set[int] = set()
+        visited = {node.number}
+        pending = [node]
+        while pending:
+            for user in pending.pop().result.users:
+                if user.number in visited:
+                    continue
+                visited.add(user.number)
+                if user.kind in (MAP, VIEW, RESHAPE) and user.number not in self.numbers:
+                    pending.append(user)
+                else:
+                    found.add(user.number)
+        return max(1, len(found))
 
     def cost(self, node: Node) -> int:
         """Operations per element to compute `node` from roots and arguments; shared parts count once per use."""
@@ -232,7 +276,15 @@ def _common(a: int, b: int, above: dict[int, int], depth: dict[int, int]) -> int
     return a
 
 
-_EXPENSIVE = {"arith.divf": 4, "arith.divsi": 20, "arith.remsi": 20, "math.sqrt": 6, "math.rsqrt": 8, "math.absf": 1, "math.floor": 1}
+_EXPENSIVE = {
+    "arith.divf": 4,
+    "arith.divsi": 20,
+    "arith.remsi": 20,
+    "math.sqrt": 6,
+    "math.rsqrt": 8,
+    "math.absf": 1,
+    "math.floor": 1,
+}
 _FLOPS: dict[tuple, int] = {}
 
 
@@ -247,6 +299,8 @@ def _flops(node: Node) -> int:
     key = (node.name, category)
     if key not in _FLOPS:
         text = (lowering.boolean, lowering.integer, lowering.floating)[category] or lowering.floating or ""
-        names = [name for name in text.replace("(", " ").replace(",", " ").split() if name.startswith(("arith.", "math."))]
+        names = [
+            name for name in text.replace("(", " ").replace(",", " ").split() if name.startswith(("arith.", "math."))
+        ]
         _FLOPS[key] = sum(_EXPENSIVE.get(name, 20 if name.startswith("math.") else 1) for name in names)
     return _FLOPS[key]

@@ -72,7 +72,9 @@ class _StepRewriter:
         if lowered is None:
             lowered = self.lowered[text] = BodyWriter(StepGraph(op.regions[0].blocks[0]))
         graph = lowered.graph
-        argument_types = [tensor_text(s, a.dtype) for s, a in zip(lowered.argument_shapes, graph.arguments, strict=True)]
+        argument_types = [
+            tensor_text(s, a.dtype) for s, a in zip(lowered.argument_shapes, graph.arguments, strict=True)
+        ]
         result_types = [tensor_text(s, v.dtype) for s, v in zip(lowered.result_shapes, graph.outputs, strict=True)]
         operands = [self._as(self.names[v], t) for v, t in zip(op.operands, argument_types, strict=True)]
         number = len(self.lines)
@@ -104,7 +106,9 @@ class _StepRewriter:
             view = self.views[base, type_] = f"%r{len(self.lines)}"
             extents = ", ".join(type_.removeprefix("tensor<").split("x")[:-1])
             shape = f"array<i64: {extents}>" if extents else "array<i64>"
-            self.lines.append(f'  {view} = "nova.reshape"({base}) {{shape = {shape}}} : ({self.types[base]}) -> {type_}')
+            self.lines.append(
+                f'  {view} = "nova.reshape"({base}) {{shape = {shape}}} : ({self.types[base]}) -> {type_}'
+            )
             self.types[view] = type_
             self.bases[view] = base
         return view

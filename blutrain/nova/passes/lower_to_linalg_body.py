@@ -9,7 +9,21 @@ from __future__ import annotations
 from ...tensor.dtype import DType, bool_, int64
 from .driver import PassFault
 from .form_kernels_axes import Axes, Index, Loops, Read, compose
-from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, MAP, REDUCE, RESHAPE, SCATTER, VIEW, Node, StepGraph, Value, tensor_text
+from .form_kernels_graph import (
+    CONTRACT,
+    GATHER,
+    LOOKUP,
+    MAP,
+    REDUCE,
+    RESHAPE,
+    SCATTER,
+    VIEW,
+    Node,
+    StepGraph,
+    Value,
+    tensor_text,
+)
+from .form_kernels_roots import memory_of
 from .lower_to_linalg_lookup import emit_lookup
 from .lower_to_linalg_reduce import emit_argument, emit_total
 from .lower_to_linalg_scalar import Region, Scalar, computing, element_text, literal, scalar_of
@@ -73,17 +87,17 @@ class BodyWriter:
         """Does anything happen between arguments and this node but casts and movement?"""
         if node.kind == MAP and node.name not in ("cast", "constant", "full"):
             return True
-        return any(v.node is not None and v.node.kind in (MAP, VIEW, RESHAPE) and self._computes(v.node) for v in node.operands)
+        return any(
+            v.node is not None and v.node.kind in (MAP, VIEW, RESHAPE) and self._computes(v.node) for v in node.operands
+        )
 
     # --- values
 
     def _arguments(self) -> None:
         fixed: dict[int, tuple[int, ...]] = {}
         for node in self.graph.nodes:
-            if node.kind == GATHER:
-                fixed[node.operands[0].number] = node.operands[0].shape
-            if node.kind == SCATTER:
-                fixed[node.operands[0].number] = node.result.shape
+            if node.kind in (GATHER, SCATTER):
+                fixed[memory_of(node.operands[0]).number] = node.operands[0].shape
         for i, argument in enumerate(self.graph.arguments):
             self.names[argument.number] = f"%i{i}"
             self.dtypes[argument.number] = argument.dtype
@@ -169,7 +183,9 @@ class BodyWriter:
         loops = self.axes.loops(node)
         generic = GenericWriter(self, loops.extents)
         generic.read(loops.reads[0].value, loops.reads[0].indices)
-        plain = {i.dim for _, _, indices in generic.inputs.values() for i in indices if i.coefficient == 1 and not i.offset}
+        plain = {
+            i.dim for _, _, indices in generic.inputs.values() for i in indices if i.coefficient == 1 and not i.offset
+        }
         if not loops.reduced <= plain:
             self._store(loops.reads[0].value)
         return loops
@@ -213,12 +229,13 @@ class BodyWriter:
         name = self.fresh()
         if node.kind == GATHER:
             table, ids = node.operands
-            shape, dtype = (*self.shapes[ids.number], table.shape[1]), table.dtype
+            shape, dtype = (*self.axes.atoms(ids), table.shape[1]), table.dtype
             operands = [table, ids]
         else:
             base, ids, updates = node.operands
             shape, dtype = node.result.shape, node.result.dtype
             operands = [ids, updates] if is_zero(base) else [ids, updates, base]
+        operands = [memory_of(v) for v in operands]
         types = ", ".join(self.type_of(v) for v in operands)
         held = ", ".join(self.names[v.number] for v in operands)
         op = "nova.gather" if node.kind == GATHER else "nova.scatter_add"
@@ -303,13 +320,17 @@ class GenericWriter:
         place = self.position(node.result, indices)
         if isinstance(start, int) and isinstance(step, int):
             scaled = place if step == 1 else self.region.apply("arith.muli", place, self.region.constant(step, int64))
-            shifted = scaled if start == 0 else self.region.apply("arith.addi", scaled, self.region.constant(start, int64))
+            shifted = (
+                scaled if start == 0 else self.region.apply("arith.addi", scaled, self.region.constant(start, int64))
+            )
             return self.region.cast(shifted, node.result.dtype)
         from ...tensor.dtype import float64
 
         wide = self.region.cast(place, float64)
         scaled = self.region.apply("arith.mulf", wide, self.region.constant(step, float64))
-        return self.region.cast(self.region.apply("arith.addf", scaled, self.region.constant(start, float64)), node.result.dtype)
+        return self.region.cast(
+            self.region.apply("arith.addf", scaled, self.region.constant(start, float64)), node.result.dtype
+        )
 
     def _random_bits(self, node: Node, operands: list[Scalar], indices: tuple[Index, ...]) -> Scalar:
         seed, draw = (self.region.cast(x, int64) for x in operands)
@@ -319,7 +340,9 @@ class GenericWriter:
         text = f'"nova.random_bits"({seed.name}, {number.name}, {place.name}) : (i64, i64, i64) -> i32'
         return Scalar(self.region.value(text), node.result.dtype)
 
-    def write(self, results, inits: list[str] | None = None, attributes: str = "", yields: list[str] | None = None) -> list[str]:
+    def write(
+        self, results, inits: list[str] | None = None, attributes: str = "", yields: list[str] | None = None
+    ) -> list[str]:
         """Emit the operation. `results`: (scalar, dtype stored, loop of every dimension of the result). Returns the results' names."""
         shapes = [tuple(self.extents[d] for d in dims) for _, _, dims in results]
         types = [tensor_text(shape, dtype) for shape, (_, dtype, _) in zip(shapes, results, strict=True)]
@@ -370,4 +393,9 @@ def is_zero(value: Value) -> bool:
     node = value.node
     while node is not None and node.kind in (VIEW, RESHAPE):
         node = node.operands[0].node
-    return node is not None and node.name in ("constant", "full") and not node.attrs["value"] and node.result.dtype is not bool_
+    return (
+        node is not None
+        and node.name in ("constant", "full")
+        and not node.attrs["value"]
+        and node.result.dtype is not bool_
+    )

@@ -35,7 +35,11 @@ def _places(generic: GenericWriter, value: Value, indices: tuple[Index, ...]) ->
         atoms = generic.body.axes.axis_atoms(value, dim)
         place = generic.region.constant(0, int64)
         for extent in atoms:
-            place = generic.region.apply("arith.muli", place, generic.region.constant(extent, int64)) if len(atoms) > 1 else place
+            place = (
+                generic.region.apply("arith.muli", place, generic.region.constant(extent, int64))
+                if len(atoms) > 1
+                else place
+            )
             index = remaining.pop(0)
             along = generic.region.index(index.dim, index.coefficient, index.offset)
             place = generic.region.apply("arith.addi", place, along) if len(atoms) > 1 else along
@@ -112,10 +116,17 @@ def _concat(generic: GenericWriter, node: Node, places: list[Scalar]) -> Scalar:
 def _pad(generic: GenericWriter, node: Node, places: list[Scalar]) -> Scalar:
     (value,) = node.operands
     region, low = generic.region, node.attrs["low"]
-    here = [region.apply("arith.subi", p, region.constant(low[d], int64)) if low[d] else p for d, p in enumerate(places)]
-    inside = _all(generic, [_inside(generic, p, n) for p, n, m in zip(here, value.shape, node.result.shape, strict=True) if n != m])
+    here = [
+        region.apply("arith.subi", p, region.constant(low[d], int64)) if low[d] else p for d, p in enumerate(places)
+    ]
+    inside = _all(
+        generic,
+        [_inside(generic, p, n) for p, n, m in zip(here, value.shape, node.result.shape, strict=True) if n != m],
+    )
     element = _load(generic, value, [_clamped(generic, p, n) for p, n in zip(here, value.shape, strict=True)])
-    return region.select(inside, element, region.cast(region.constant(node.attrs["value"], node.result.dtype), node.result.dtype))
+    return region.select(
+        inside, element, region.cast(region.constant(node.attrs["value"], node.result.dtype), node.result.dtype)
+    )
 
 
 def _slice_update(generic: GenericWriter, node: Node, places: list[Scalar]) -> Scalar:
@@ -131,7 +142,9 @@ def _slice_scatter(generic: GenericWriter, node: Node, places: list[Scalar]) -> 
     return generic.region.select(inside, element, generic.region.constant(0, node.result.dtype))
 
 
-def _in_slice(generic: GenericWriter, node: Node, places: list[Scalar], sizes: tuple[int, ...]) -> tuple[Scalar, list[Scalar]]:
+def _in_slice(
+    generic: GenericWriter, node: Node, places: list[Scalar], sizes: tuple[int, ...]
+) -> tuple[Scalar, list[Scalar]]:
     """Whether the element lies in the slice of `node`, and its place there, clamped."""
     region, conditions, at = generic.region, [], []
     for place, size, start, step in zip(places, sizes, node.attrs["starts"], node.attrs["steps"], strict=True):

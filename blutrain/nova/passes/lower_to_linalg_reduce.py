@@ -34,7 +34,9 @@ def emit_total(body: BodyWriter, node: Node, loops: Loops) -> None:
     floating, integer, boolean = _OPERATIONS[combiner]
     op = floating if dtype.is_floating else boolean if dtype is bool_ else integer
     total = generic.region.apply(op, Scalar("%acc0", dtype), element)
-    neutral = {"add": 0, "mul": 1, "max": extreme(dtype, -1), "min": extreme(dtype, 1), "and": True, "or": False}[combiner]
+    neutral = {"add": 0, "mul": 1, "max": extreme(dtype, -1), "min": extreme(dtype, 1), "and": True, "or": False}[
+        combiner
+    ]
     shape = tuple(loops.extents[d] for d in loops.result)
     init = body.filled(neutral, shape, dtype)
     name = generic.write([(total, dtype, loops.result)], inits=[init])[0]

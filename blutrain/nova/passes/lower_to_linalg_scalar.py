@@ -51,7 +51,9 @@ class Region:
     def constant(self, value: bool | int | float, dtype: DType) -> Scalar:
         """`value` rounded to `dtype`, in its computing dtype."""
         wide = computing(dtype)
-        return Scalar(self.value(f"arith.constant {literal(_rounded(value, dtype), wide)} : {element_text(wide)}"), wide)
+        return Scalar(
+            self.value(f"arith.constant {literal(_rounded(value, dtype), wide)} : {element_text(wide)}"), wide
+        )
 
     def index(self, dim: int, coefficient: int, offset: int) -> Scalar:
         """`coefficient * loop[dim] + offset` as i64; dim -1: the offset."""
