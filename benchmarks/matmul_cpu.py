@@ -183,13 +183,100 @@ def residual_case(m: int, n: int, steps: int):
     return k.finish(y), [h, w, bias, x, np.empty((m, n), np.float32)], others, [h @ w.T + bias + x]
 
 
+def gelu_backward_case(m: int, n: int, steps: int):
+    """dz = (dy W) gelu'(z) and its sum over rows, the bias gradient of the layer before."""
+    k = KernelText()
+    dh = product(k, "NN", m, n, steps)
+    z = k.operand(m, n)
+    body = (
+        GELU.replace("%x,", "%b,").replace(", %x ", ", %b ")
+        + """
+%t2 = arith.mulf %t, %t : f32
+%sech = arith.subf %one, %t2 : f32
+%e = arith.constant 0.134145 : f32
+%i = arith.mulf %q2, %e : f32
+%j = arith.addf %i, %one : f32
+%du = arith.mulf %j, %c : f32
+%hs = arith.mulf %h, %sech : f32
+%left = arith.mulf %hs, %du : f32
+%hw = arith.mulf %w, %half : f32
+%slope = arith.addf %left, %hw : f32
+%dz = arith.mulf %slope, %a : f32
+%dz"""
+    )
+    dz = k.map([(dh, "(d0, d1)"), (z, "(d0, d1)")], (m, n), "f32", body)
+    db = k.generic([(dz, "(d0, d1)")], k.fill((n,), "f32"), "(d1)", "rp", "%s = arith.addf %o, %a : f32\n%s")
+    dy, w, pre = random(m, steps), random(steps, n), random(m, n)
+    arrays = [dy, w, pre, np.empty((m, n), np.float32), np.empty(n, np.float32)]
+    others = {}
+    if torch:
+        tdy, tw, tz, out = (torch.from_numpy(v) for v in (dy, w, pre, np.empty((m, n), np.float32)))
+
+        def separate():
+            torch.mm(tdy, tw, out=out)
+            return torch.ops.aten.gelu_backward(out, tz, approximate="tanh").sum(0)
+
+        others["torch"] = separate
+    t = np.tanh(0.7978845608028654 * (pre + 0.044715 * pre**3))
+    slope = 0.5 * (1 + t) + 0.5 * pre * (1 - t * t) * 0.7978845608028654 * (1 + 0.134145 * pre * pre)
+    want = (dy @ w) * slope
+    return k.finish(dz, db), arrays, others, [want, want.sum(0)]
+
+
+def gelu_weight_gradient_case(m: int, n: int, steps: int):
+    """gelu(z)^T dy: the activation is recomputed while packing."""
+    k = KernelText()
+    z, g = k.operand(steps, m), k.operand(steps, n)
+    body = GELU.replace("%x,", "%a,").replace(", %x ", ", %a ") + "%y"
+    act = k.map([(z, "(d0, d1)")], (steps, m), "f32", body)
+    c = multiply(k, act, g, "TN", m, n)
+    pre, dy = random(steps, m), random(steps, n)
+    others = {}
+    if torch:
+        tz, tdy, out = (torch.from_numpy(v) for v in (pre, dy, np.empty((m, n), np.float32)))
+        others["torch"] = lambda: torch.mm(torch.nn.functional.gelu(tz, approximate="tanh").T, tdy, out=out)
+    gelu = 0.5 * pre * (1 + np.tanh(0.7978845608028654 * (pre + 0.044715 * pre**3)))
+    return k.finish(c), [pre, dy, np.empty((m, n), np.float32)], others, [gelu.T @ dy]
+
+
+def layer_norm_case(m: int, n: int, steps: int):
+    """((x - mean) rstd w + b) W^T: the normalisation is applied while packing, from row statistics that exist."""
+    k = KernelText()
+    x, mean, rstd, scale, shift = k.operand(m, steps), k.operand(m), k.operand(m), k.operand(steps), k.operand(steps)
+    region = """%p = arith.subf %a, %b : f32
+%q = arith.mulf %p, %c : f32
+%r = arith.mulf %q, %d : f32
+%s = arith.addf %r, %e : f32
+%s"""
+    inputs = [(x, "(d0, d1)"), (mean, "(d0)"), (rstd, "(d0)"), (scale, "(d1)"), (shift, "(d1)")]
+    norm = k.map(inputs, (m, steps), "f32", region)
+    c = multiply(k, norm, k.operand(n, steps), "NT", m, n)
+    x, w, scale, shift = random(m, steps), random(n, steps), random(steps), random(steps)
+    mean, rstd = x.mean(1), 1 / np.sqrt(x.var(1) + 1e-5)
+    others = {}
+    if torch:
+        tx, tw, ts, tb, out = (torch.from_numpy(v) for v in (x, w, scale, shift, np.empty((m, n), np.float32)))
+        others["torch"] = lambda: torch.mm(torch.nn.functional.layer_norm(tx, (steps,), ts, tb), tw.T, out=out)
+    want = ((x - mean[:, None]) * rstd[:, None] * scale + shift) @ w.T
+    return k.finish(c), [x, mean, rstd, scale, shift, w, np.empty((m, n), np.float32)], others, [want]
+
+
 def cases():
     for shape in SHAPES:
         yield f"{shape[0]}_{'x'.join(map(str, shape[1:]))}", shape[1:], lambda s=shape: plain_case(*s)
-    for shape in ((2048, 1024, 256), (1024, 512, 128)):
-        yield f"fused_bias_gelu_{'x'.join(map(str, shape))}", shape, lambda s=shape: bias_gelu_case(*s)
-    for shape in ((2048, 256, 1024), (1024, 128, 512)):
-        yield f"fused_bias_residual_{'x'.join(map(str, shape))}", shape, lambda s=shape: residual_case(*s)
+    for make, shapes in FUSED.items():
+        for shape in shapes:
+            name = f"fused_{make.__name__.removesuffix('_case')}_{'x'.join(map(str, shape))}"
+            yield name, shape, lambda m=make, s=shape: m(*s)
+
+
+FUSED = {
+    bias_gelu_case: ((2048, 1024, 256), (1024, 512, 128)),
+    residual_case: ((2048, 256, 1024), (1024, 128, 512)),
+    gelu_backward_case: ((2048, 1024, 256), (1024, 512, 128)),
+    gelu_weight_gradient_case: ((1024, 256, 2048), (512, 128, 1024)),
+    layer_norm_case: ((2048, 1024, 256), (1024, 512, 128)),
+}
 
 
 def main() -> None:
