@@ -192,10 +192,8 @@ def report(options: argparse.Namespace, name: str, record: dict[str, Any]) -> No
         record["peak_memory_bytes"] = peak_memory_bytes(options.device)
     ratios = "  ".join(f"{r:.2f}x {peer}" for peer, r in record["ratio"].items())
     first = record["first_step_s"]["total"]
-    print(
-        f"{name:>14}  {record['ms']:8.2f} ms  {record['tokens_per_s'] / 1e3:7.1f}k tokens/s  first {first:.2f} s {ratios}",
-        flush=True,
-    )
+    rate = record["tokens_per_s"] / 1e3
+    print(f"{name:>14}  {record['ms']:8.2f} ms  {rate:7.1f}k tokens/s  first {first:.2f} s  {ratios}", flush=True)
     if options.json:
         Path(options.json).parent.mkdir(parents=True, exist_ok=True)
         with open(options.json, "a") as file:
