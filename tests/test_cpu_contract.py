@@ -13,9 +13,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 from contract_harness import DTYPES, KernelText, compiled, context, parse_kernel, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from mlir import ir
 
 from blutrain.nova.cpu import contract
+from blutrain.nova.cpu import generate as generator
+from blutrain.nova.passes.configure import config_attribute
 from blutrain.nova.target import host_cpu
 
 TOLERANCE = {"f32": 3e-6, "f64": 1e-14}  # relative to the largest sum of magnitudes
@@ -141,6 +145,37 @@ def test_bitwise_repeatable():
     for _ in range(100):
         run(executable, [a, b], [results[1]])
         assert results[0].tobytes() == results[1].tobytes()
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(
+    layout=st.sampled_from(LAYOUTS),
+    shape=st.tuples(st.integers(1, 90), st.integers(1, 90), st.integers(1, 90)),
+    dtype=st.sampled_from(["f32", "f64"]),
+    tile=st.sampled_from([(14, 2), (5, 3), (1, 1), (3, 4)]),
+    grid=st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3)),
+    kc=st.sampled_from([16, 32, 64]),
+    shared=st.tuples(st.booleans(), st.booleans()),
+)
+def test_any_shape_under_any_schedule(layout, shape, dtype, tile, grid, kc, shared):
+    """Right under every schedule, the configurator's or not: what it may pick on another machine."""
+    (mr, nv), (m_tasks, n_tasks, split) = tile, grid
+    split = min(split, -(-shape[2] // kc))
+    options = {"mr": mr, "nv": nv, "m_tasks": m_tasks, "n_tasks": n_tasks, "split": split, "kc": kc}
+    check_product(layout, *shape, dtype, share_rows=shared[0], share_columns=shared[1], **options)
+
+
+def test_schedule_in_the_text():
+    """The schedule that the IR carries is the one that is used."""
+    with context(), ir.Location.unknown():
+        module = ir.Module.parse(product("NN", 64, 64, 64, "f32"))
+        (op,) = (o for o in module.body.operations[0].regions[0].blocks[0].operations if "nova.kernel" in str(o.name))
+        schedule = {**generator.configure(op, host_cpu()), "m_tasks": 3, "mr": 7}
+        anchor = next(o for o in op.regions[0].blocks[0].operations if "nova.anchor" in o.attributes)
+        anchor.attributes["lowering_config"] = config_attribute(schedule)
+        generated = generator.generate(op, host_cpu())
+    assert [p.tasks for p in generated.phases if p.symbol.endswith("product")] == [3]
+    assert generated.text.count("vector.fma") == 4 * 7 * schedule["nv"]
 
 
 # --- batches and folded layouts
