@@ -28,7 +28,7 @@ extern "C" __global__ void layer_norm(
     squares += centred * centred;
   }
   rest = block_sum(rest) * inverse;
-  C variance = block_sum(squares) * inverse - rest * rest;
+  C variance = block_sum(squares) * inverse - smaller(rest * rest, C(1e38));
   C scale = C(1) / sqrt_((variance < 0 ? C(0) : variance) + C(eps));
   if (threadIdx.x == 0) {
     mean[row] = first + rest;
@@ -62,7 +62,7 @@ extern "C" __global__ void input_gradient(
   }
 }
 
-// 32 columns by 8 rows of threads; block (i, k) sums rows k * chunk ... of columns 32 * i ... into row k of the partials.
+// 32 columns by 8 rows of threads; block (i, k) sums chunk k of the rows for columns 32 * i ... into partial row k.
 extern "C" __global__ void column_sums(
     const T* grad, const T* x, const C* mean, const C* rstd, C* dw, C* db, i64 rows, i64 columns, i64 chunk) {
   __shared__ C parts[2][8][33];

@@ -32,15 +32,6 @@ def require_one_of(op: str, name: str, value, allowed) -> None:
         raise ValueError(message(op, f"unknown {name}", expected=f"one of {allowed}", got=repr(value)))
 
 
-def require_dim(op: str, dim: int, ndim: int) -> int:
-    """`dim` counted from the front. Errors: IndexError where it is out of range."""
-    if not isinstance(dim, int) or not -max(ndim, 1) <= dim < max(ndim, 1):
-        raise IndexError(
-            message(op, "dim is out of range", expected=f"{-max(ndim, 1)} <= dim < {max(ndim, 1)}", got=repr(dim))
-        )
-    return dim % max(ndim, 1)
-
-
 def require_fraction(op: str, name: str, value) -> None:
     """ValueError unless 0 <= value <= 1."""
     if not 0 <= value <= 1:

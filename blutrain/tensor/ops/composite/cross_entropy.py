@@ -186,8 +186,8 @@ def _compose_backward(grad, logits, target, lse, *, ignore_index, label_smoothin
         factor = factor.reshape(column)
     probabilities = (upcast(logits) - lse.reshape(column)).exp()
     hit, miss = 1 - label_smoothing + label_smoothing / logits.shape[1], label_smoothing / logits.shape[1]
-    wanted = where(_one_hot(target, logits), hit, miss)
-    return where(kept.reshape(column), (probabilities - wanted) * factor, 0).to(logits.dtype)
+    excess = where(_one_hot(target, logits), probabilities - hit, probabilities - miss)
+    return where(kept.reshape(column), excess * factor, 0).to(logits.dtype)
 
 
 CROSS_ENTROPY_BACKWARD = define(

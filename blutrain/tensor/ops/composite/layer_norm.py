@@ -18,6 +18,9 @@ from .check_operands import require_floating
 from .compose import upcast
 from .derive import vjp_by_compose, vjp_with_statistics
 
+# Where squares overflow the variance is inf and the result 0; without this bound it would be inf - inf.
+LARGEST_SQUARE = 1e38
+
 
 def check_norm(op: str, x, parameters, num_dims: int) -> None:
     """Errors unless `parameters` have the shape of x's last `num_dims` dimensions, which must exist."""
@@ -56,7 +59,8 @@ def _eager(xp, x, w=None, b=None, *, num_dims, eps):
         first = block @ average
         centred = block - first
         rest = centred @ average
-        variance = (xp.einsum("ij,ij->i", centred, centred) / num_columns)[:, None] - rest * rest
+        squares = xp.einsum("ij,ij->i", centred, centred)[:, None] / num_columns
+        variance = squares - xp.minimum(rest * rest, LARGEST_SQUARE)
         mean[rows] = first + rest
         rstd[rows] = 1 / xp.sqrt(xp.maximum(variance, 0) + eps)
         centred -= rest
@@ -77,7 +81,8 @@ def _compose(x, w=None, b=None, *, num_dims, eps):
     first = (wide * inverse).sum(dims, keepdim=True)
     centred = wide - first
     rest = centred.sum(dims, keepdim=True) * inverse
-    variance = (centred * centred).sum(dims, keepdim=True) * inverse - rest * rest
+    squares = (centred * centred).sum(dims, keepdim=True) * inverse
+    variance = squares - (rest * rest).clamp(max=LARGEST_SQUARE)
     rstd = 1 / (variance.clamp(min=0) + eps).sqrt()
     y = (centred - rest) * rstd
     if w is not None:
@@ -110,7 +115,7 @@ LAYER_NORM = define(
     eager=eager_rule("layer_norm", _eager),
     vjp=vjp_with_statistics("layer_norm", _vjp),
     nova=Composed(),
-    saves=Saves(operands=(0, 1), results=(1, 2)),
+    saves=Saves(operands=(0, 1, 2), results=(1, 2)),
     compose=_compose,
     num_results=3,
     doc=(

@@ -26,15 +26,13 @@ def _by_rows(rule):
     """
 
     def eager(xp, *arrays, dim):
-        axis = dim if arrays[0].ndim else -1
-        moved = [xp.moveaxis(a, axis, -1) if a.ndim else a.reshape(1) for a in arrays]
+        moved = [xp.moveaxis(a, dim, -1) for a in arrays]
         matrices = [as_rows(xp, a, 1) for a in moved]
         result = xp.empty(matrices[0].shape, arrays[0].dtype)
         if result.size:
             for rows in row_blocks(xp, *result.shape):
                 result[rows] = rule(xp, *[widen(m[rows]) for m in matrices])
-        result = result.reshape(moved[0].shape)
-        return xp.moveaxis(result, -1, axis) if arrays[0].ndim else result.reshape(())
+        return xp.moveaxis(result.reshape(moved[0].shape), -1, dim)
 
     return eager
 
@@ -47,6 +45,8 @@ def _softmax_rows(xp, x):
 
 
 def _compose_softmax(x, *, dim):
+    if not x.numel():
+        return x
     wide = upcast(x)
     exponentials = (wide - wide.amax(dim, keepdim=True).detach()).exp()
     return (exponentials / exponentials.sum(dim, keepdim=True)).to(x.dtype)
@@ -72,6 +72,8 @@ def _log_softmax_rows(xp, x):
 
 
 def _compose_log_softmax(x, *, dim):
+    if not x.numel():
+        return x
     wide = upcast(x)
     shifted = wide - wide.amax(dim, keepdim=True).detach()
     return (shifted - shifted.exp().sum(dim, keepdim=True).log()).to(x.dtype)
@@ -148,9 +150,9 @@ LOG_SOFTMAX_BACKWARD = define(
 
 def softmax(x, dim: int):
     """exp(x) / sum(exp(x)) along `dim`, without overflow. Errors: IndexError for dim, TypeError for integers."""
-    return apply(SOFTMAX, x, dim=normalize_dim("softmax", dim, max(x.ndim, 1)))
+    return apply(SOFTMAX, x, dim=normalize_dim("softmax", dim, x.ndim))
 
 
 def log_softmax(x, dim: int):
     """log(softmax(x, dim)). Errors: IndexError for dim, TypeError for integers."""
-    return apply(LOG_SOFTMAX, x, dim=normalize_dim("log_softmax", dim, max(x.ndim, 1)))
+    return apply(LOG_SOFTMAX, x, dim=normalize_dim("log_softmax", dim, x.ndim))

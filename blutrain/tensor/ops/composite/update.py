@@ -194,13 +194,13 @@ def _define_update(name: str, compose, doc: str):
 ADAMW = _define_update(
     "adamw",
     _compose_adamw,
-    "adamw(p, g, m, v, lr, beta1, beta2, eps, weight_decay, correction1, correction2): (p, m, v). The decay "
-    "p * (1 - lr * weight_decay) first, eps outside of the bias-corrected root (Loshchilov & Hutter, arXiv 1711.05101).",
+    "adamw(p, g, m, v, lr, beta1, beta2, eps, weight_decay, correction1, correction2): (p, m, v). Decay "
+    "p * (1 - lr * weight_decay) first, eps outside of the corrected root (Loshchilov & Hutter, arXiv 1711.05101).",
 )
 ADAM = _define_update(
     "adam",
     _compose_adam,
-    "adam(p, g, m, v, lr, beta1, beta2, eps, weight_decay, correction1, correction2): (p, m, v). Weight decay is added to "
+    "adam(p, g, m, v, lr, beta1, beta2, eps, weight_decay, correction1, correction2): (p, m, v). Decay joins "
     "the gradient (Kingma & Ba, arXiv 1412.6980).",
 )
 SGD = _define_update("sgd", _compose_sgd, "sgd(p, g, lr, weight_decay): p - lr * (g + weight_decay * p).")
