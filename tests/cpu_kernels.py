@@ -58,8 +58,9 @@ class Body:
         return value
 
     def fill(self, shape: tuple[int, ...], dtype: str, literal: str) -> Value:
-        scalar, empty = self.name(), None
-        self.lines.append(f"{scalar} = arith.constant {literal} : {dtype}")
+        scalar = self.name()
+        suffix = "" if dtype == "i1" else f" : {dtype}"
+        self.lines.append(f"{scalar} = arith.constant {literal}{suffix}")
         empty = self.empty(shape, dtype)
         value = Value(self.name(), shape, dtype)
         self.lines.append(
@@ -232,10 +233,10 @@ def poisoned(shape, dtype: str) -> np.ndarray:
 
 def random(rng: np.random.Generator, shape, dtype: str) -> np.ndarray:
     if dtype == "i1":
-        return rng.random(shape) < 0.5
+        return np.array(rng.random(shape) < 0.5)
     if dtype.startswith("i"):
-        return rng.integers(-50, 50, shape).astype(NUMPY[dtype])
-    return rng.standard_normal(shape).astype(NUMPY[dtype])
+        return np.array(rng.integers(-50, 50, shape), NUMPY[dtype])
+    return np.array(rng.standard_normal(shape), NUMPY[dtype])
 
 
 def region(*lines: str) -> str:

@@ -1,4 +1,5 @@
-"""The cloner and its polynomials: every function against high precision, at the edges of the format, at every lane count."""
+"""The cloner and its polynomials: every function against high precision, at the edges of the format, at every lane
+count."""
 
 import math
 

@@ -1,4 +1,5 @@
-"""row kernels against NumPy in float64: layer norm, softmax, cross-entropy; narrow, odd and empty rows; non-finite values."""
+"""row kernels against NumPy in float64: layer norm, softmax, cross-entropy; narrow, odd and empty rows; non-finite
+values."""
 
 import numpy as np
 import pytest

@@ -76,10 +76,29 @@ def clone_op(out: Emitter, op: ir.Operation, operands: Sequence[str], lanes: int
     return _Cloner(out, lanes).op(op, list(operands))
 
 
-def check_block(block: ir.Block) -> None:
-    """Raise `Unsupported` now for what `clone_block` would raise later."""
+def convert_float(out: Emitter, value: str, source: str, target: str, lanes: int) -> str:
+    """`value` in another float dtype; narrowing rounds to nearest even."""
+    if source == target:
+        return value
+    cloner = _Cloner(out, lanes)
+    if source in NARROW:
+        value, source = cloner.extend(value, source), "f32"
+    if target in NARROW:
+        if source == "f64":
+            value = out.value(f"arith.truncf {value} : {lane_type('f64', lanes)} to {lane_type('f32', lanes)}")
+        return cloner.truncate(value, target)
+    if source == target:
+        return value
+    op = "extf" if target == "f64" else "truncf"
+    return out.value(f"arith.{op} {value} : {lane_type(source, lanes)} to {lane_type(target, lanes)}")
+
+
+def check_block(block: ir.Block, has_extract: bool = True) -> None:
+    """Raise `Unsupported` now for what `clone_block` would raise later; `has_extract`: there is a provider for it."""
     for op in block.operations:
         name = op.operation.name
+        if name == "tensor.extract" and has_extract:
+            continue
         if name == "linalg.yield" or name.startswith("arith.") or name in _SPECIAL:
             continue
         if name not in POLYNOMIALS and name not in _NATIVE_MATH and name not in _LIBM and name not in _EXPANDED:
@@ -236,19 +255,9 @@ class _Cloner:
     def random_bits(self, op: ir.Operation, operands: list[str]) -> str:
         return emit_random_bits(self.out, *operands, lanes=self.lanes)
 
-    def extf(self, op: ir.Operation, operands: list[str]) -> str:
+    def convert(self, op: ir.Operation, operands: list[str]) -> str:
         source, target = str(op.operands[0].type), str(op.results[0].type)
-        wide = self.extend(operands[0], source) if source in NARROW else operands[0]
-        if source in NARROW and target == "f32":
-            return wide
-        return self.out.value(f"arith.extf {wide} : {self.type('f32')} to {self.type(target)}")
-
-    def truncf(self, op: ir.Operation, operands: list[str]) -> str:
-        source, target = str(op.operands[0].type), str(op.results[0].type)
-        value = operands[0]
-        if source == "f64":
-            value = self.out.value(f"arith.truncf {value} : {self.type('f64')} to {self.type('f32')}")
-        return value if target == "f32" else self.truncate(value, target)
+        return convert_float(self.out, operands[0], source, target, self.lanes)
 
     def floordivsi(self, op: ir.Operation, operands: list[str]) -> str:
         return self._rounded_division(op, operands, step=-1)
@@ -280,8 +289,8 @@ _SPECIAL = {
     "arith.constant": _Cloner.constant,
     "linalg.index": _Cloner.index,
     "nova.random_bits": _Cloner.random_bits,
-    "arith.extf": _Cloner.extf,
-    "arith.truncf": _Cloner.truncf,
+    "arith.extf": _Cloner.convert,
+    "arith.truncf": _Cloner.convert,
 }
 _EXPANDED = {"arith.floordivsi": _Cloner.floordivsi, "arith.ceildivsi": _Cloner.ceildivsi}
 

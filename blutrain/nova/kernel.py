@@ -1,8 +1,9 @@
 """What a kernel is, for the generators: a `nova.kernel` op in plain Python, and the generated code that comes back.
 
-`read_kernel(op)` turns the op (see "The kernel contract" in DESIGN.md) into a `Kernel`: its operands and results, and
-its body ops in order, each `Generic`, `Gather` or `ScatterAdd`. Tensors are row-major and static, so an access is one
-stride per loop dimension plus an offset, in elements. `GeneratedKernel` is the answer of every generator.
+`read_kernel(op)` turns the op (see "The kernel contract" in DESIGN.md) into a `Kernel`: its operands and results,
+and its body ops in order, each `Generic`, `Gather` or `ScatterAdd`. Tensors are row-major and static, so an
+access is one stride per loop dimension plus an offset, in elements. `GeneratedKernel` is the answer of every
+generator.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """exp, log, tanh, erf and their relatives as vector arithmetic, in f32 and f64.
 
-One set of formulas serves both precisions; `_F32` and `_F64` hold the format's facts and the coefficients, which are
-interpolations at Chebyshev nodes computed with 60 digits (the error bound stands beside each). Largest errors measured
-against float64 / mpmath (tests/test_clone.py): exp 1.1, expm1 1.6, log 0.9, log1p 2.5, tanh 3, erf 1.5 ulp in f32, the
-same in f64 within 1e-15 relative. NaN gives NaN, infinities and overflow give what IEEE says; subnormal inputs and
-results are right (the code never flushes them). Integers are read off the mantissa of a shifted sum, never by fptosi,
-which is undefined for NaN.
+One set of formulas serves both precisions; `_F32` and `_F64` hold the format's facts and the coefficients, which
+are interpolations at Chebyshev nodes computed with 60 digits (the error bound stands beside each). Largest errors
+measured against float64 / mpmath (tests/test_clone.py): exp 1.1, expm1 1.6, log 0.9, log1p 2.5, tanh 3, erf 1.5
+ulp in f32, the same in f64 within 1e-15 relative. NaN gives NaN, infinities and overflow give what IEEE says;
+subnormal inputs and results are right (the code never flushes them). Integers are read off the mantissa of a
+shifted sum, never by fptosi, which is undefined for NaN.
 """
 
 from __future__ import annotations

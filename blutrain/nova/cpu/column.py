@@ -1,9 +1,9 @@
 """column kernels: reductions over dimensions that are not the last, such as a bias gradient.
 
-Lanes lie along the last dimension of the results. Where few elements are summed for each result (or results are many), a
-strip of results keeps its accumulators in registers and runs through all of them ("strips", one phase). Otherwise tasks
-take ranges of the summed rows: several rows at a time are added to the task's partial sums, which stay in the first-level
-cache, and a second phase adds the tasks' sums in order ("rows").
+Lanes lie along the last dimension of the results. Where few elements are summed for each result (or results are
+many), a strip of results keeps its accumulators in registers and runs through all of them ("strips", one phase).
+Otherwise tasks take ranges of the summed rows: several rows at a time are added to the task's partial sums, which
+stay in the first-level cache, and a second phase adds the tasks' sums in order ("rows").
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What the schedules of map, row, column, full, gather and scatter kernels have in common: the time model and the split into tasks."""
+"""What the schedules of map, row, column, full, gather and scatter kernels have in common: the time model and the
+split into tasks."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Memory and functions of a generated CPU kernel: pointers, loads and stores at a lane type, the entry points.
 
-A phase is two functions. The entry `void symbol(ptr operands, ptr workspace, i64 task, i64 worker)` loads the pointers and
-calls a private body that takes each as an argument of its own: `llvm.noalias` on arguments is what lets LLVM keep values in
-registers across stores, and inlining turns it into scopes. A result that is written in an operand's memory shares that
-operand's pointer.
+A phase is two functions. The entry `void symbol(ptr operands, ptr workspace, i64 task, i64 worker)` loads the
+pointers and calls a private body that takes each as an argument of its own: `llvm.noalias` on arguments is what
+lets LLVM keep values in registers across stores, and inlining turns it into scopes. A result that is written in
+an operand's memory shares that operand's pointer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One loop nest for all ops of a kernel: which loop of one op is which loop of another.
 
-Ops of a kernel are linked where one reads what another produced: the tensor dimension they share makes their loops one.
-Loops left over (an op that reads only operands) take the kernel's dimensions of the same extent in order. Neighbouring
-dimensions that act as one in every access are merged, those of extent 1 vanish; then every op's loops are nest
-dimensions and every access has one stride per nest dimension.
+Ops of a kernel are linked where one reads what another produced: the tensor dimension they share makes their
+loops one. Loops left over (an op that reads only operands) take the kernel's dimensions of the same extent in
+order. Neighbouring dimensions that act as one in every access are merged, those of extent 1 vanish; then every
+op's loops are nest dimensions and every access has one stride per nest dimension.
 """
 
 from __future__ import annotations

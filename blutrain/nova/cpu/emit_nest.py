@@ -1,8 +1,9 @@
-"""Values of a kernel at a point of its loop nest, computed on demand, each in the outermost loop that knows its indices.
+"""Values of a kernel at a point of its loop nest, computed on demand, each in the outermost loop that knows its
+indices.
 
-A `Point` is one open loop level (or a strip of lanes in the innermost one) and the chain of those around it. `Evaluator`
-answers "the value of this access here": loads, constants, and regions cloned by the one cloner. A value that does not
-depend on the inner loops is emitted before them, as a scalar, and broadcast.
+A `Point` is one open loop level (or a strip of lanes in the innermost one) and the chain of those around it.
+`Evaluator` answers "the value of this access here": loads, constants, and regions cloned by the one cloner. A
+value that does not depend on the inner loops is emitted before them, as a scalar, and broadcast.
 """
 
 from __future__ import annotations
@@ -226,20 +227,30 @@ class Evaluator:
         return self.memory.load_at(pointer, total, type_.dtype, point.lanes, point.mask)
 
     def _gather(self, placed: Placed, point: Point) -> str:
-        """A row of the table: the id is read where the row is known, clamped, and its row loaded by lanes."""
+        """A row of the table by lanes; where lanes lie along the ids, one element of each lane's row."""
         op = placed.op
         assert isinstance(op, Gather) and isinstance(op.table, Operand)
-        rows, columns = op.table_type.shape
         (ids,) = placed.inputs
         home = point.home(self._access_dims(ids))
         key = ("row", op.table, ids)
         if key not in home.memo:
-            row = self.read(ids, home)
             with self.out.scope(home.depth):
-                if op.ids_type.dtype != "i64":
-                    row = self.out.value(f"arith.extsi {row} : {op.ids_type.dtype} to i64")
-                row = self.integers.min(self.integers.max(row, 0), rows - 1)
-                home.memo[key] = self.integers.name(self.integers.mul(row, columns))
+                home.memo[key] = self._row_offset(op, self.read(ids, home), home.lanes)
         column = point.index(placed.dims[-1]) if placed.dims[-1] is not None else 0
-        offset = self.integers.name(self.integers.add(home.memo[key], column))
-        return self.memory.load(operand_pointer(op.table.index), offset, op.table_type.dtype, point.lanes, point.mask)
+        pointer, dtype = operand_pointer(op.table.index), op.table_type.dtype
+        if not home.lanes:
+            offset = self.integers.name(self.integers.add(home.memo[key], column))
+            return self.memory.load(pointer, offset, dtype, point.lanes, point.mask)
+        wide = lane_type("i64", point.lanes)
+        offsets = self.out.value(f"arith.addi {home.memo[key]}, {self._splat(column, point.lanes)} : {wide}")
+        return self.memory.load_at(pointer, offsets, dtype, point.lanes, point.mask)
+
+    def _row_offset(self, op: Gather, row: str, lanes: int) -> str:
+        """First element of the row of an id, the id clamped into the table."""
+        wide = lane_type("i64", lanes)
+        if op.ids_type.dtype != "i64":
+            row = self.out.value(f"arith.extsi {row} : {lane_type(op.ids_type.dtype, lanes)} to {wide}")
+        rows, columns = op.table_type.shape
+        for name, number in (("maxsi", 0), ("minsi", rows - 1), ("muli", columns)):
+            row = self.out.value(f"arith.{name} {row}, {self.out.constant(str(number), wide)} : {wide}")
+        return row

@@ -1,8 +1,8 @@
 """Reductions: how accumulators start, take in lanes of elements, merge, and become one scalar.
 
-A reduction whose region ends in one known combiner (`acc = combine(f(inputs), acc)`) may be reordered: it runs in vector
-accumulators, several at a time, that are merged pairwise in a fixed order. Any other region (argmax: value and index with
-compare and select) is folded element by element in index order.
+A reduction whose region ends in one known combiner (`acc = combine(f(inputs), acc)`) may be reordered: it runs in
+vector accumulators, several at a time, that are merged pairwise in a fixed order. Any other region (argmax: value
+and index with compare and select) is folded element by element in index order.
 """
 
 from __future__ import annotations

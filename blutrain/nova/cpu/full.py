@@ -1,8 +1,8 @@
 """full kernels: reductions of everything to one value (norms, means, flags), and results that use them.
 
-Every level of reductions is a phase: tasks sweep their share of the nest with vector accumulators and leave one partial
-value each; tasks of the next phase begin by adding those up, in task order, each for itself. A last phase writes what
-depends on the last level.
+Every level of reductions is a phase: tasks sweep their share of the nest with vector accumulators and leave one
+partial value each; tasks of the next phase begin by adding those up, in task order, each for itself. A last phase
+writes what depends on the last level.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """map kernels: every result element from the operands' elements at one point, vectorised, in parallel chunks.
 
-The lane dimension is the one along which most accesses are contiguous. The other dimensions are flattened into rows; tasks
-are ranges of rows, or chunks of a row where rows are few. Where an operand is contiguous along another dimension (a
-transpose) that dimension becomes the innermost loop, so that the cache lines of a gathered strip are used up before they
-are left. Gather kernels are map kernels with one value that is a row of a table.
+The lane dimension is the one along which most accesses are contiguous. The other dimensions are flattened into
+rows; tasks are ranges of rows, or chunks of a row where rows are few. Where an operand is contiguous along
+another dimension (a transpose) that dimension becomes the innermost loop, so that the cache lines of a gathered
+strip are used up before they are left. Gather kernels are map kernels with one value that is a row of a table.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """row kernels: layer norm, softmax, cross-entropy, forward and backward, and whatever else sweeps rows.
 
-Tasks are ranges of rows. A row is swept in the passes of row_plan.py, each one loop over strips of lanes with vector
-accumulators; values that are one a row stay scalars in registers. The workspace holds, for every worker, the row buffers
-(values kept between passes), and, for every task, its partial sums over the rows; row_combine.py adds those up.
+Tasks are ranges of rows. A row is swept in the passes of row_plan.py, each one loop over strips of lanes with
+vector accumulators; values that are one a row stay scalars in registers. The workspace holds, for every worker,
+the row buffers (values kept between passes), and, for every task, its partial sums over the rows; row_combine.py
+adds those up.
 """
 
 from __future__ import annotations

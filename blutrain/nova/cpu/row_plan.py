@@ -1,9 +1,9 @@
 """Which value of a row kernel is computed when: passes over a row, what is kept between them, sums over the rows.
 
-A row is swept in passes. A reduction over the columns is complete after its pass, so a value that depends on it belongs to
-a later one: `level` of a value is the first pass that can compute it. Values that several passes need are computed again,
-or kept in a row buffer where that costs more than a load (exponentials). Reductions over the rows become partial sums of
-each task, and everything behind them is left to a second phase.
+A row is swept in passes. A reduction over the columns is complete after its pass, so a value that depends on it
+belongs to a later one: `level` of a value is the first pass that can compute it. Values that several passes need
+are computed again, or kept in a row buffer where that costs more than a load (exponentials). Reductions over the
+rows become partial sums of each task, and everything behind them is left to a second phase.
 """
 
 from __future__ import annotations
