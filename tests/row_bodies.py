@@ -110,7 +110,7 @@ def softmax(rows: int, cols: int, dtype: str = "f32", log: bool = False) -> Body
 def cross_entropy(
     rows: int, cols: int, dtype: str = "f32", smoothing: float = 0.0, ignore_index: int = -100, ids: str = "i64"
 ) -> Body:
-    """Mean loss and the gradient of its sum with respect to the logits, before the division by the number of rows kept.
+    """Mean loss and the gradient of the summed loss with respect to the logits.
 
     Rows whose target is ignore_index count nowhere. With smoothing s the target distribution is (1-s) at the target plus
     s/cols everywhere. Results: mean loss (0-d), kept rows (0-d), lse (rows), dlogits (rows, cols).
@@ -118,7 +118,6 @@ def cross_entropy(
     b = Body("row")
     x, t = b.operand(rows, cols, dtype=dtype), b.operand(rows, dtype=ids)
     m = row_max(b, x, rows, cols, dtype)
-    shifted = op(dtype, "%r = arith.subf %i0, %i1 : T", "%r : T")
     e = b.map(
         [(x, "d0, d1"), (m, "d0")],
         (rows, cols),

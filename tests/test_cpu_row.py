@@ -7,7 +7,7 @@ import row_bodies as bodies
 from cpu_kernels import NUMPY, Body, Compiled, generate, random, region, run, supports
 
 SHAPES = [(1, 1), (3, 5), (1, 1000), (33, 16), (50, 17), (9, 768), (130, 65), (64, 1), (2, 4099)]
-TOLERANCE = {"f32": dict(rtol=3e-5, atol=3e-5), "f64": dict(rtol=1e-12, atol=1e-12)}
+TOLERANCE = {"f32": {"rtol": 3e-5, "atol": 3e-5}, "f64": {"rtol": 1e-12, "atol": 1e-12}}
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])

@@ -1,4 +1,4 @@
-"""scatter_add kernels against numpy.add.at in float64: repeats, ids out of range, narrow dtypes, accumulation, order."""
+"""scatter_add kernels against numpy.add.at in float64: repeats, ids out of range, narrow dtypes, order."""
 
 import ml_dtypes
 import numpy as np

@@ -66,7 +66,8 @@ def clone_block(
     """Append `block` to `out` with its arguments named `arguments` (of their lane types); returns the yielded names.
 
     `out` needs `value(text)`, `constant(literal, type)` (a splat for vector types) and `declarations`, as an Emitter
-    has. Where only the lanes of `mask` hold data, the others divide integers by 1. Raises `Unsupported` for an op that has no element-wise meaning or lacks its provider.
+    has. Where only the lanes of `mask` hold data, the others divide integers by 1. Raises `Unsupported` for an op that
+    has no element-wise meaning or lacks its provider.
     """
     return _Cloner(out, lanes, coordinate, extract, mask).clone(block, arguments)
 
@@ -93,7 +94,7 @@ def convert_float(out: Emitter, value: str, source: str, target: str, lanes: int
     return out.value(f"arith.{op} {value} : {lane_type(source, lanes)} to {lane_type(target, lanes)}")
 
 
-def check_block(block: ir.Block, has_extract: bool = True) -> None:
+def check_block(block: ir.Block, has_extract: bool = False) -> None:
     """Raise `Unsupported` now for what `clone_block` would raise later; `has_extract`: there is a provider for it."""
     for op in block.operations:
         name = op.operation.name

@@ -34,7 +34,7 @@ class _Plan:
         for index, placed in enumerate(self.domain.ops):
             if not isinstance(placed.op, Generic):
                 raise Unsupported("an op that is no generic in a column kernel")
-            check_block(placed.op.block)
+            check_block(placed.op.block, has_extract=True)
             sources = [a.source for a in (*placed.inputs, *placed.outputs)]
             if any(isinstance(s, Produced) and s.op in self.posts for s in sources):
                 self.posts.add(index)

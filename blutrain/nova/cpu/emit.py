@@ -48,7 +48,7 @@ class Memory:
         )
 
     def load(self, pointer: str, offset: str, dtype: str, lanes: int, mask: str | None = None) -> str:
-        """One element (`lanes` 0) or `lanes` consecutive ones; those outside `mask` read as zero and are not touched."""
+        """One element (`lanes` 0) or `lanes` in a row; those outside `mask` are not touched and read as zero."""
         type_ = lane_type(memory_type(dtype), lanes)
         address = self.address(pointer, offset, dtype)
         align = f"{{alignment = {ITEM_BYTES[dtype]} : i64}}"

@@ -256,7 +256,7 @@ def _collapsed(extents: tuple[int, ...], placed: list[Placed], stores: list[Stor
 
 
 def _signature(dims: frozenset[int], extents: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a row-major tensor over `dims`, 0 elsewhere: two dims merge only where both or neither is in `dims`."""
+    """Strides of a row-major tensor over `dims`, 0 elsewhere: dims merge where both or neither is in `dims`."""
     strides, step = [0] * len(extents), 1
     for d in reversed(range(len(extents))):
         if d in dims:

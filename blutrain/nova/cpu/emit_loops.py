@@ -79,7 +79,7 @@ def strip_loop(
 
 @dataclass(frozen=True)
 class Tiles:
-    """A nest cut into tasks: ranges of rows (the flattened `outer_dims`), or chunks of the lane dimension of one row."""
+    """A nest cut into tasks: ranges of rows (the flattened `outer_dims`), or chunks of a row."""
 
     extents: tuple[int, ...]
     outer_dims: tuple[int, ...]

@@ -46,7 +46,7 @@ class _Plan:
         placed = self.domain.ops[index]
         if not isinstance(placed.op, Generic):
             raise Unsupported("an op that is no generic in a full reduction")
-        check_block(placed.op.block)
+        check_block(placed.op.block, has_extract=True)
         sources = [a.source for a in (*placed.inputs, *placed.outputs)]
         level = max((self.levels[s.op] for s in sources if isinstance(s, Produced)), default=0)
         self.levels[index] = level

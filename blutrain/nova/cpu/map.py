@@ -67,7 +67,7 @@ def _checked_domain(kernel: Kernel) -> Domain:
         if isinstance(op, Generic):
             if placed.reduced:
                 raise Unsupported("a reduction in a map kernel")
-            check_block(op.block)
+            check_block(op.block, has_extract=True)
         elif not isinstance(op, Gather) or not isinstance(op.table, Operand) or not isinstance(op.ids, Operand):
             raise Unsupported("an op that is neither element-wise nor a gather from an operand")
         elif op.table_type.shape[0] == 0 and domain.size:

@@ -51,7 +51,7 @@ def plan_rows(kernel: Kernel) -> RowPlan:
     domain = build_domain(kernel)
     for placed in domain.ops:
         if isinstance(placed.op, Generic):
-            check_block(placed.op.block)
+            check_block(placed.op.block, has_extract=True)
         elif not isinstance(placed.op, Gather) or not isinstance(placed.op.table, Operand):
             raise Unsupported("an op that is neither a generic nor a gather from an operand")
     if not any(isinstance(op, Generic) and op.is_reduction for op in kernel.ops):

@@ -183,12 +183,12 @@ class _Sums:
 
     def _strip(self, start: str, offset: Number, starts: list[Number], lanes: int, mask: str | None) -> list[str]:
         """Follow a row's list with the sums of a few vectors of columns in registers."""
-        out, ints, type_ = self.out, self.ints, lane_type(self.sum_dtype, lanes)
+        ints, type_ = self.ints, lane_type(self.sum_dtype, lanes)
         places = [ints.name(ints.add(offset, s)) for s in starts]
         sums = [self._initial(place, lanes, mask) for place in places]
-        number = self._follow(start, starts, sums, type_, lanes, mask)
+        totals = self._follow(start, starts, sums, type_, lanes, mask)
         target = self.op.types[0].dtype
-        for place, value in zip(places, number, strict=True):
+        for place, value in zip(places, totals, strict=True):
             narrow = convert_float(self.out, value, self.sum_dtype, target, lanes)
             self.memory.store(narrow, result_pointer(self.kernel, 0), place, target, lanes, mask)
         return []
