@@ -10,7 +10,7 @@ peak_memory_bytes   the most the process (CPU) or CuPy's pool (GPU) ever held; w
                     of all so far
 live_bytes          what one steady step needs beside parameters and optimizer state: eager, NumPy's traced peak in a
                     separate pass; compiled, the arena and workspace of the program (null where it is not known)
-first_step_s        seconds of the first step, by stage where the compiler gives them
+first_step_s        seconds of the first step ("step"), and of the stages of compiling in it
 replay_us           Python's share of a replayed step: the time from the first call to the launch, without the kernels
 ratio               torch's or torch.compile's milliseconds by this subject's, for each peer that ran
 """
@@ -118,13 +118,13 @@ def own_subject(options: argparse.Namespace, mode: str, batches: list) -> tuple[
     for _ in range(3):
         timed_step()
     record = {
-        "first_step_s": {"total": first},
+        "first_step_s": {"step": first},
         "live_bytes": traced_bytes(timed_step) if mode == "eager" and options.device == "cpu" else None,
         "replay_us": None,
     }
     if mode == "compiled":
         record.update(compiled_figures(model, step))
-        record["first_step_s"] = {"total": first, **record.pop("stages")}
+        record["first_step_s"] = {"step": first, **record.pop("stages")}
     return timed_step, record
 
 
@@ -191,7 +191,7 @@ def report(options: argparse.Namespace, name: str, record: dict[str, Any]) -> No
     if not name.startswith("torch"):
         record["peak_memory_bytes"] = peak_memory_bytes(options.device)
     ratios = "  ".join(f"{r:.2f}x {peer}" for peer, r in record["ratio"].items())
-    first = record["first_step_s"]["total"]
+    first = record["first_step_s"]["step"]
     rate = record["tokens_per_s"] / 1e3
     print(f"{name:>14}  {record['ms']:8.2f} ms  {rate:7.1f}k tokens/s  first {first:.2f} s  {ratios}", flush=True)
     if options.json:
