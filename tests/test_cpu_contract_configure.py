@@ -73,6 +73,13 @@ def test_long_reduction_of_a_small_result_is_split():
     assert gradient.split >= 32 and gradient.m_tasks == gradient.n_tasks == 1
 
 
+def test_rows_are_blocked_for_l2_on_one_thread():
+    alone = schedule(1, 2048, 256, 1024, "f32", dataclasses.replace(ZEN4, threads=1))
+    panels = -(-2048 // alone.mr)
+    assert -(-panels // alone.m_tasks) * alone.row_pitch * alone.kc * 4 <= ZEN4.l2_bytes // 2
+    assert alone.share_columns
+
+
 def test_k_block_fits_a_small_l2():
     assert k_block(4096, 32, 16, 4, ZEN4) == 1024
     assert k_block(4096, 16, 8, 4, HASWELL) * 16 * 4 <= HASWELL.l2_bytes // 8
@@ -93,5 +100,5 @@ def test_invariants(facts, dtype):
         assert 1 <= s.split <= max(1, -(-k // s.kc))
         assert s.pack_tasks >= 1
         if facts.threads == 1:
-            assert s.m_tasks == s.n_tasks == s.split == 1 or s.share_columns is False
+            assert s.n_tasks == s.split == 1
         assert ContractSchedule.from_config(s.to_config()) == s

@@ -93,11 +93,11 @@ def schedule(batch: int, m: int, n: int, k: int, dtype: str, facts: CpuFacts) ->
     m_tasks, n_tasks, split = cut(wanted, *panels, m >= n, k // kc, facts.threads)
     row_bytes, column_bytes = batch * panels[0] * mr * k * item, batch * panels[1] * nv * lanes * k * item
     room = max(facts.l3_bytes, 4 * facts.l2_bytes)
-    share_rows, share_columns = n_tasks > 1 and row_bytes <= room, m_tasks > 1 and column_bytes <= room
-    if share_columns and not share_rows:
+    if n_tasks == split == 1 and column_bytes <= room:
         m_tasks = max(m_tasks, row_blocks(panels[0], round_up(mr, lanes) * kc * item, facts))
-    elif m_tasks > 1 and not share_columns:
+    elif m_tasks > 1 and column_bytes > room:
         m_tasks = min(m_tasks, 2 * facts.threads)  # every task packs the column factor anew
+    share_rows, share_columns = n_tasks > 1 and row_bytes <= room, m_tasks > 1 and column_bytes <= room
     shared_bytes = row_bytes * share_rows + column_bytes * share_columns
     pack_tasks = max(1, min(4 * facts.threads, shared_bytes // PACK_TASK_BYTES))
     return ContractSchedule(lanes, mr, nv, kc, m_tasks, n_tasks, split, share_rows, share_columns, pack_tasks)
