@@ -114,7 +114,14 @@ PAIRS = (((3, 4), (3, 4)), ((3, 4), (4,)), ((2, 1, 3), (4, 1)), ((), (2, 3)), ((
 
 def binary(name, reference, low=-2.0, high=2.0, order=2, pairs=PAIRS, kind=f, **rest):
     return [
-        Case(name, getattr(bt, name), (kind(*x, low=low, high=high), kind(*y, low=low, high=high)), reference, order, **rest)
+        Case(
+            name,
+            getattr(bt, name),
+            (kind(*x, low=low, high=high), kind(*y, low=low, high=high)),
+            reference,
+            order,
+            **rest,
+        )
         for x, y in pairs
     ]
 
@@ -127,7 +134,13 @@ def scalar(name, function, low=-2.0, high=2.0, order=2, **rest):
 def reduction(name, reference, order=2, low=-2.0, high=2.0, empty=True, **rest):
     function = getattr(bt, name)
     cases = []
-    for shape, dim, keep in (((3, 4), None, False), ((2, 3, 4), 1, False), ((2, 3, 4), (0, 2), True), ((5,), -1, True), ((), None, False)):
+    for shape, dim, keep in (
+        ((3, 4), None, False),
+        ((2, 3, 4), 1, False),
+        ((2, 3, 4), (0, 2), True),
+        ((5,), -1, True),
+        ((), None, False),
+    ):
         axes = dim if dim is None or isinstance(dim, tuple) else (dim,)
         cases.append(
             Case(
@@ -141,7 +154,11 @@ def reduction(name, reference, order=2, low=-2.0, high=2.0, empty=True, **rest):
             )
         )
     if empty:
-        cases.append(Case(name, lambda x: function(x, 0), (f(0, 3),), lambda x: reference(x, axis=0), order, label="empty", **rest))
+        cases.append(
+            Case(
+                name, lambda x: function(x, 0), (f(0, 3),), lambda x: reference(x, axis=0), order, label="empty", **rest
+            )
+        )
     return cases
 
 
@@ -220,9 +237,17 @@ CASES: list[Case] = [
     Case("shift_left", lambda x: x << 3, (i(3, 4),), lambda x: x << 3, 0),
     Case("shift_right", lambda x: x >> 1, (i(3, 4),), lambda x: x >> 1, 0),
     Case("where", bt.where, (b(3, 1), f(3, 4), f(4)), np.where),
-    Case("where", lambda c, x: bt.where(c, x, 0.5), (b(3, 4), f(3, 4)), lambda c, x: np.where(c, x, 0.5), label="scalar"),
+    Case(
+        "where", lambda c, x: bt.where(c, x, 0.5), (b(3, 4), f(3, 4)), lambda c, x: np.where(c, x, 0.5), label="scalar"
+    ),
     Case("where", lambda x: x.clamp(-1, 1.5), (f(3, 4),), lambda x: np.clip(x, -1, 1.5), label="clamp"),
-    Case("where", lambda x, m: x.masked_fill(m, -1.0), (f(3, 4), b(4)), lambda x, m: np.where(m, -1.0, x), label="masked_fill"),
+    Case(
+        "where",
+        lambda x, m: x.masked_fill(m, -1.0),
+        (f(3, 4), b(4)),
+        lambda x, m: np.where(m, -1.0, x),
+        label="masked_fill",
+    ),
     Case("where", lambda x: x.tril(1), (f(3, 4),), lambda x: np.tril(x, 1), label="tril"),
     Case("where", lambda x: x.triu(), (f(2, 3, 4),), np.triu, label="triu"),
     *unary("exp", np.exp),
@@ -267,7 +292,13 @@ CASES: list[Case] = [
     Case("sum", lambda x: x.sum(), (i(3, 4),), np.sum, 0, label="int"),
     Case("sum", lambda x: x.sum(0), (b(3, 4),), lambda x: np.sum(x, 0), 0, label="bool"),
     *reduction("prod", np.prod, scale=4),
-    Case("prod", lambda x: x.prod(1), (f(3, 3, fixed=[[0, 2, 3], [0, 0, 1], [1, 2, 3]]),), lambda x: x.prod(1), label="zeros"),
+    Case(
+        "prod",
+        lambda x: x.prod(1),
+        (f(3, 3, fixed=[[0, 2, 3], [0, 0, 1], [1, 2, 3]]),),
+        lambda x: x.prod(1),
+        label="zeros",
+    ),
     *reduction("amax", np.max, empty=False),
     *reduction("amin", np.min, empty=False),
     Case("amax", lambda x: x.amax(1), (f(0, 3),), lambda x: x.max(1), label="empty"),
@@ -275,7 +306,9 @@ CASES: list[Case] = [
     Case("amax", lambda x: x.amax(0), (i(3, 4),), lambda x: x.max(0), 0, label="int"),
     Case("argmax", lambda x: x.argmax(1), (f(3, 4),), lambda x: x.argmax(1), 0),
     Case("argmax", lambda x: x.argmax(), (f(6, fixed=[1, 5, 2, 5, np.nan, np.nan]),), np.argmax, 0, label="nan"),
-    Case("argmax", lambda x: x.argmax(0, True), (i(5, fixed=[1, 5, 2, 5, 0]),), lambda x: np.array([1]), 0, label="ties"),
+    Case(
+        "argmax", lambda x: x.argmax(0, True), (i(5, fixed=[1, 5, 2, 5, 0]),), lambda x: np.array([1]), 0, label="ties"
+    ),
     Case("argmin", lambda x: x.argmin(0), (f(3, 4),), lambda x: x.argmin(0), 0),
     Case("argmin", lambda x: x.argmin(), (f(3, 4),), np.argmin, 0, label="all"),
     Case("any", lambda x: x.any(1), (b(3, 4),), lambda x: x.any(1), 0),
@@ -310,10 +343,17 @@ CASES: list[Case] = [
     *move("flip", lambda x: x.flip(0), lambda x: x[::-1], f(3, 4)),
     *move("flip", lambda x: x.flip((0, -1)), lambda x: x[::-1, :, ::-1], f(2, 3, 4), label="two"),
     *move("concat", lambda x, y: bt.cat([x, y, x], 1), lambda x, y: np.concatenate([x, y, x], 1), f(2, 3), f(2, 1)),
-    *move("concat", lambda x, y: bt.stack([x, y], 1), lambda x, y: np.stack([x, y], 1), f(2, 3), f(2, 3), label="stack"),
+    *move(
+        "concat", lambda x, y: bt.stack([x, y], 1), lambda x, y: np.stack([x, y], 1), f(2, 3), f(2, 3), label="stack"
+    ),
     *move("concat", lambda x, y: bt.cat([x, y]), lambda x, y: np.concatenate([x, y]), f(0, 3), f(2, 3), label="empty"),
     *move("concat", lambda x: x.roll(2, 0), lambda x: np.roll(x, 2, 0), f(5, 2), label="roll"),
-    *move("pad", lambda x: pad(x, (1, 2, 0, 1), value=0.5), lambda x: np.pad(x, ((0, 1), (1, 2)), constant_values=0.5), f(2, 3)),
+    *move(
+        "pad",
+        lambda x: pad(x, (1, 2, 0, 1), value=0.5),
+        lambda x: np.pad(x, ((0, 1), (1, 2)), constant_values=0.5),
+        f(2, 3),
+    ),
     *move("pad", lambda x: pad(x, (-1, 2)), lambda x: np.pad(x[:, 1:], ((0, 0), (0, 2))), f(2, 3), label="negative"),
     *move("matmul", lambda x, y: x @ y, np.matmul, f(3, 4), f(4, 5), scale=8),
     *move("matmul", lambda x, y: x @ y, np.matmul, f(2, 1, 3, 4), f(5, 4, 2), label="batch", scale=8),
@@ -325,25 +365,97 @@ CASES: list[Case] = [
     *move("matmul", lambda x, y: x @ y, np.matmul, f(1, 1), f(1, 7), label="ones"),
     *move("matmul", lambda x, y: x @ y, np.matmul, i(3, 4), i(4, 2), label="int", order=0, compiled=False),
     *move("take", lambda x, k: x[k], lambda x, k: x[k], f(5, 3), INDEX),
-    *move("take", lambda x, k: bt.take(x, k, 1), lambda x, k: np.take(x, k, 1), f(2, 5, 3), i(2, 3, low=0, high=5), label="dim1"),
+    *move(
+        "take",
+        lambda x, k: bt.take(x, k, 1),
+        lambda x, k: np.take(x, k, 1),
+        f(2, 5, 3),
+        i(2, 3, low=0, high=5),
+        label="dim1",
+    ),
     *move("take", lambda x, k: x[k], lambda x, k: x[k], f(5, 3), i(0, low=0, high=5), label="empty"),
     *move("take", lambda x, k: x.index_select(1, k), lambda x, k: x[:, k], f(3, 5), INDEX, label="select"),
-    *move("wrap_index", lambda x, j, k: x[j, k], lambda x, j, k: x[j, k], f(4, 5), i(3, low=-4, high=4), i(3, low=-5, high=5)),
-    *move("wrap_index", lambda x, j, k: x[j, :, k], lambda x, j, k: x[j, :, k], f(4, 2, 5), i(3, low=0, high=4), i(3, low=0, high=5), label="apart"),
+    *move(
+        "wrap_index",
+        lambda x, j, k: x[j, k],
+        lambda x, j, k: x[j, k],
+        f(4, 5),
+        i(3, low=-4, high=4),
+        i(3, low=-5, high=5),
+    ),
+    *move(
+        "wrap_index",
+        lambda x, j, k: x[j, :, k],
+        lambda x, j, k: x[j, :, k],
+        f(4, 2, 5),
+        i(3, low=0, high=4),
+        i(3, low=0, high=5),
+        label="apart",
+    ),
     *move("index_add", lambda x, k, v: x.index_add(0, k, v), index_add, f(5, 3), INDEX, f(4, 3), scale=4),
-    *move("index_add", lambda x, k, v: x.index_add(1, k, v), lambda x, k, v: index_add(x, k, v, 1), f(3, 5), INDEX, f(3, 4), label="dim1", scale=4),
+    *move(
+        "index_add",
+        lambda x, k, v: x.index_add(1, k, v),
+        lambda x, k, v: index_add(x, k, v, 1),
+        f(3, 5),
+        INDEX,
+        f(3, 4),
+        label="dim1",
+        scale=4,
+    ),
     *move("index_copy", lambda x, k, v: x.index_copy(0, k, v), index_copy, f(5, 3), INDEX, f(4, 3)),
-    *move("index_copy", lambda x, k, v: x.index_copy(1, k, v), lambda x, k, v: index_copy(x, k, v, 1), f(3, 5), INDEX, f(3, 4), label="dim1"),
-    *move("gather", lambda x, k: x.gather(1, k), lambda x, k: np.take_along_axis(x, k, 1), f(3, 5), i(3, 2, low=0, high=5)),
-    *move("gather", lambda x, k: x.gather(0, k), lambda x, k: np.take_along_axis(x[:, :2], k, 0), f(3, 5), i(4, 2, low=0, high=3), label="dim0"),
-    *move("scatter_add", lambda x, k, v: x.scatter_add(1, k, v), scatter_add, f(3, 5), i(3, 4, low=0, high=5), f(3, 4), scale=4),
+    *move(
+        "index_copy",
+        lambda x, k, v: x.index_copy(1, k, v),
+        lambda x, k, v: index_copy(x, k, v, 1),
+        f(3, 5),
+        INDEX,
+        f(3, 4),
+        label="dim1",
+    ),
+    *move(
+        "gather", lambda x, k: x.gather(1, k), lambda x, k: np.take_along_axis(x, k, 1), f(3, 5), i(3, 2, low=0, high=5)
+    ),
+    *move(
+        "gather",
+        lambda x, k: x.gather(0, k),
+        lambda x, k: np.take_along_axis(x[:, :2], k, 0),
+        f(3, 5),
+        i(4, 2, low=0, high=3),
+        label="dim0",
+    ),
+    *move(
+        "scatter_add",
+        lambda x, k, v: x.scatter_add(1, k, v),
+        scatter_add,
+        f(3, 5),
+        i(3, 4, low=0, high=5),
+        f(3, 4),
+        scale=4,
+    ),
     *move("full", lambda: bt.full((2, 3), 0.5), lambda: np.full((2, 3), 0.5), order=0, dtypes=("float32",)),
     *move("full", lambda: bt.zeros(2, dtype=bt.int8), lambda: np.zeros(2), order=0, dtypes=("float32",), label="zeros"),
     *move("iota", lambda: bt.arange(7), lambda: np.arange(7), order=0, dtypes=("float32",)),
-    *move("iota", lambda: bt.arange(5, -4, -3), lambda: np.arange(5, -4, -3), order=0, dtypes=("float32",), label="down"),
-    *move("iota", lambda: bt.linspace(0, 1, 5), lambda: np.linspace(0, 1, 5), order=0, dtypes=("float32",), label="linspace"),
+    *move(
+        "iota", lambda: bt.arange(5, -4, -3), lambda: np.arange(5, -4, -3), order=0, dtypes=("float32",), label="down"
+    ),
+    *move(
+        "iota",
+        lambda: bt.linspace(0, 1, 5),
+        lambda: np.linspace(0, 1, 5),
+        order=0,
+        dtypes=("float32",),
+        label="linspace",
+    ),
     *move("transfer", lambda x: x.to("cpu") + 0, np.copy, f(2, 3), compiled=False),
-    *move("assign", lambda x, y: x.clone().detach().copy_(y), lambda x, y: y + 0 * x, f(2, 3), f(2, 3, grad=False), order=0),
+    *move(
+        "assign",
+        lambda x, y: x.clone().detach().copy_(y),
+        lambda x, y: y + 0 * x,
+        f(2, 3),
+        f(2, 3, grad=False),
+        order=0,
+    ),
 ]
 
 
@@ -401,7 +513,12 @@ ERRORS = [
     Bad("concat", lambda: bt.cat([z(2, 3), z(2, 4)]), ValueError, "may differ only in dim 0"),
     Bad("concat", lambda: bt.cat([]), ValueError, "no tensors"),
     Bad("concat", lambda: bt.stack([z(2), z(3)]), ValueError, "one shape"),
-    Bad("matmul", lambda: z(32, 64) @ z(128, 10), ValueError, "inner dimensions differ: f32[32,64] @ f32[128,10] (64 vs 128)"),
+    Bad(
+        "matmul",
+        lambda: z(32, 64) @ z(128, 10),
+        ValueError,
+        "inner dimensions differ: f32[32,64] @ f32[128,10] (64 vs 128)",
+    ),
     Bad("matmul", lambda: z(2, 3, 4) @ z(3, 4, 5), ValueError, "do not broadcast"),
     Bad("matmul", lambda: z(2, 2, dtype=bt.bool) @ z(2, 2, dtype=bt.bool), TypeError, "not defined for bool"),
     Bad("take", lambda: z(3, 2)[bt.tensor([0, 3])], IndexError, "got: 3"),

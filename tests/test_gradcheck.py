@@ -20,7 +20,11 @@ def test_derivatives(case: Case):
 def test_every_derivative_is_checked_twice():
     checked = {c.primitive for c in DIFFERENTIABLE if c.order == 2}
     once = {"remainder"}  # its derivative is floor_divide, which has none
-    simple = {n for n, p in TABLE.items() if not isinstance(p.vjp, NotDifferentiable) and p.kind not in ("composite", "random", "create")}
+    simple = {
+        n
+        for n, p in TABLE.items()
+        if not isinstance(p.vjp, NotDifferentiable) and p.kind not in ("composite", "random", "create")
+    }
     assert simple - checked - once == set()
 
 
@@ -57,7 +61,9 @@ def test_a_wrong_second_derivative_is_found():
 
 
 def test_third_order():
-    gradcheck(lambda x: (x.sin() * x).exp(), Case("", None, (f(4),), None).tensors(requires_grad=True), order=3, atol=1e-4)
+    gradcheck(
+        lambda x: (x.sin() * x).exp(), Case("", None, (f(4),), None).tensors(requires_grad=True), order=3, atol=1e-4
+    )
 
 
 def test_inputs_are_checked():

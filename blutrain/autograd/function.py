@@ -8,7 +8,7 @@ from ..tensor.ops import create
 from ..tensor.tensor import Tensor
 from . import tape
 from .mode import no_grad, state
-from .saved import Saved
+from .saved import restore, save
 
 
 class FunctionContext:
@@ -40,7 +40,7 @@ class FunctionContext:
                     message(self._node.name, rule, location=self._node.location, help="use retain_graph=True")
                 )
             return self._to_save
-        return tuple([s.unpack(self._node, edge) if isinstance(s, Saved) else s for s, edge in self._saved])
+        return tuple([s if s is None else restore(s, self._node, edge) for s, edge in self._saved])
 
     def mark_non_differentiable(self, *tensors) -> None:
         """These results of forward get no gradient."""
@@ -92,7 +92,7 @@ class FunctionNode:
 
     def kept(self) -> list[Tensor]:
         """The tensors that are held for backward."""
-        return [s.tensor for s, _ in self.context._saved or () if isinstance(s, Saved)]
+        return [s[0] for s, _ in self.context._saved or () if type(s) is tuple]
 
     def free(self) -> None:
         self.freed = True
@@ -167,6 +167,6 @@ def _save(node: FunctionNode, context: FunctionContext, args, results) -> None:
     saved = []
     for x in context._to_save:
         own = next((i for i, r in enumerate(results) if r is x), None)
-        edge = next((e for a, e in zip(args, node.edges) if a is x), None)
-        saved.append((Saved(x, own) if isinstance(x, Tensor) else x, edge))
+        edge = next((e for a, e in zip(args, node.edges) if a is x), None) if own is None else (node, own)
+        saved.append((save(x, own) if isinstance(x, Tensor) else x, edge))
     context._saved, context._node, context._to_save = saved, node, ()

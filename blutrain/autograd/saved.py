@@ -7,43 +7,50 @@ from ..tensor.tensor import Tensor
 from .mode import state
 
 
-class Saved:
-    """One tensor kept for backward, or what `saved_tensors_hooks` made of it.
+def save(tensor: Tensor, own: int | None = None):
+    """What a node keeps of a tensor: (tensor, its version), or a _Packed where saved_tensors_hooks are active.
 
-    own: the number of the node's result that this is (a node must not hold its own result: that would be a cycle), None for operands.
+    own: the number of the node's result that this is. A node must not hold its own result, that would be a cycle: it holds an alias.
     """
+    if own is not None:
+        tensor = tensor._alias()
+    if state.saver is not None:
+        return _Packed(state.saver, tensor)
+    version = tensor._version
+    return tensor, 0 if version is None else version.value
 
-    __slots__ = ("hooks", "own", "tensor", "version")
 
-    def __init__(self, tensor: Tensor, own: int | None = None):
-        self.own = own
-        if state.saver is not None:
-            self.hooks, self.version = state.saver, 0
-            self.tensor = self.hooks.pack(tensor if own is None else tensor._alias())
-            return
-        self.hooks = None
-        self.tensor = tensor if own is None else tensor._alias()
-        self.version = 0 if self.tensor._version is None else self.tensor._version.value
+class _Packed:
+    """What `saved_tensors_hooks` made of a tensor."""
 
-    def unpack(self, node, edge) -> Tensor:
-        """The tensor, in its place in the graph: a result of `node`, or made at `edge`. Errors: RuntimeError if written in place since."""
-        tensor = self.tensor if self.hooks is None else self.hooks.unpack(self.tensor)
-        if self.hooks is None and tensor._version is not None and tensor._version.value != self.version:
-            what = "its result" if self.own is not None else "an operand"
-            rule = f"{what} {tensor._aval}, needed for its gradient, was changed in place after the forward pass"
-            help = "use the operation without _, or clone the tensor first"
-            raise RuntimeError(message(node.name, rule, location=node.location, help=help))
-        if self.own is not None:
-            return placed(tensor, node, self.own)
-        if self.hooks is not None and edge is not None:
-            return (
-                tensor
-                if isinstance(edge, Tensor) and tensor is edge
-                else placed(tensor, *edge)
-                if isinstance(edge, tuple)
-                else edge
-            )
+    __slots__ = ("content", "unpack")
+
+    def __init__(self, hooks, tensor: Tensor):
+        self.content, self.unpack = hooks.pack(tensor), hooks.unpack
+
+
+def restore(saved, node, edge) -> Tensor:
+    """The tensor that was saved, in its place in the graph: what stands at `edge` (see tape.edge_of; None: outside of the graph).
+
+    Errors: RuntimeError if it was written in place since.
+    """
+    if type(saved) is tuple:
+        tensor, version = saved
+        if tensor._version is not None and tensor._version.value != version:
+            _raise_changed(tensor, node)
+        if edge is None or tensor.grad_fn is not None or tensor is edge:
+            return tensor
+    else:
+        tensor = saved.unpack(saved.content)
+    if edge is None:
         return tensor
+    return placed(tensor, *edge) if type(edge) is tuple else edge
+
+
+def _raise_changed(tensor: Tensor, node):
+    rule = f"a tensor {tensor._aval}, needed for its gradient, was changed in place after the forward pass"
+    help = "use the operation without _, or clone the tensor first"
+    raise RuntimeError(message(node.name, rule, location=node.location, help=help))
 
 
 def placed(tensor: Tensor, node, index: int) -> Tensor:

@@ -13,9 +13,10 @@ from ..tensor import dispatch
 from ..tensor.primitive import NotDifferentiable
 from ..tensor.tensor import Tensor
 from .mode import state
-from .saved import Saved
+from .saved import _Packed, restore, save
 
 _numbers = itertools.count()
+_KEPT = frozenset((tuple, _Packed))
 FREED = "freed"
 
 
@@ -44,7 +45,7 @@ def edge_of(x):
 
 
 class Node:
-    """One recorded operation."""
+    """One recorded operation. `operands` and `results` hold what is kept of them (see saved.py), Python numbers as they are, else None."""
 
     __slots__ = (
         "attrs",
@@ -63,32 +64,31 @@ class Node:
         self.prim, self.attrs, self.location, self.hooks = prim, attrs, location, None
         self.number = next(_numbers)
         self.edges = edges = [edge_of(x) for x in operands]
-        self.avals = tuple([dispatch.aval_of(x) for x in operands])
-        self.result_avals = tuple([r._aval for r in results])
-        saves = prim.saves
-        self.operands = [None if isinstance(x, Tensor) else x for x in operands]
-        for k, i in enumerate(saves.operands):
-            if i < len(operands) and isinstance(operands[i], Tensor):
-                if not saves.needed_for or any(j < len(edges) and edges[j] is not None for j in saves.needed_for[k]):
-                    self.operands[i] = Saved(operands[i])
+        self.avals = [dispatch.aval_of(x) for x in operands]
+        self.result_avals = [r._aval for r in results]
+        self.operands = kept = [None if isinstance(x, Tensor) else x for x in operands]
         self.results = [None] * len(results)
+        saves = prim.saves
+        for k, i in enumerate(saves.operands):
+            if i < len(operands) and kept[i] is None and _is_needed(saves, k, edges):
+                kept[i] = save(operands[i])
         for i in saves.results:
             if i < len(results):
-                self.results[i] = Saved(results[i], own=i)
+                self.results[i] = save(results[i], own=i)
 
     @property
     def name(self) -> str:
         return self.prim.name
 
     def run(self, grads):
-        """The gradients of the operands, by the primitive's vjp. Errors: RuntimeError where the operation has none, or was freed."""
+        """The gradients of the operands, by the primitive's vjp. Errors: RuntimeError where the operation has none."""
         if isinstance(self.prim.vjp, NotDifferentiable):
             raise RuntimeError(message(self.name, f"has no gradient: {self.prim.vjp.reason}", location=self.location))
         return self.prim.vjp(_Context(self), *grads)
 
     def kept(self) -> list[Tensor]:
         """The tensors that are held for backward."""
-        return [] if self.freed else [x.tensor for x in (*self.operands, *self.results) if type(x) is Saved]
+        return [] if self.freed else [x[0] for x in (*self.operands, *self.results) if type(x) is tuple]
 
     def free(self) -> None:
         """Drop what was kept; a second backward through here is an error."""
@@ -102,6 +102,16 @@ class Node:
         return f"<{self.name} at {self.location[0]}:{self.location[1]}>"
 
 
+def _is_needed(saves, k: int, edges) -> bool:
+    """Is a gradient wanted that needs the k-th saved operand?"""
+    if not saves.needed_for:
+        return True
+    for j in saves.needed_for[k]:
+        if j < len(edges) and edges[j] is not None:
+            return True
+    return False
+
+
 class _Context:
     """What a vjp rule sees of its node: operands and results (None where not kept), avals, attributes, whose gradients are wanted."""
 
@@ -111,8 +121,8 @@ class _Context:
         edges = node.edges
         self.avals, self.result_avals, self.attrs = node.avals, node.result_avals, node.attrs
         self.needs = [e is not None for e in edges]
-        self.operands = [x.unpack(node, edges[i]) if type(x) is Saved else x for i, x in enumerate(node.operands)]
-        self.results = [x.unpack(node, None) if x is not None else None for x in node.results]
+        self.operands = [restore(x, node, e) if type(x) in _KEPT else x for x, e in zip(node.operands, edges)]
+        self.results = [x if x is None else restore(x, node, (node, i)) for i, x in enumerate(node.results)]
 
 
 def record(prim, operands, results, attrs, location=None) -> None:

@@ -58,4 +58,10 @@ def _scalar_aval(x) -> Aval | None:
     return None
 
 
+def plain_number(x):
+    """A Python bool, int or float from a subclass or a NumPy scalar; None for anything else."""
+    aval = scalar_aval(x)
+    return None if aval is None else (bool, int, float)[aval.dtype.category](x)
+
+
 on_default_change.append(_SCALARS.clear)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy
 
 from ..errors import message
+from .aval import plain_number
 from .device import cpu
 from .primitive import Primitive
 from .tensor import Tensor, aval_of
@@ -28,6 +29,7 @@ from .tensor import Tensor, aval_of
 #   materialize(tensor)                             a pending tensor's value is wanted: flush, set `_array`, clear `_pending`
 #   write(tensor)                                   a real tensor is about to be written in place: flush on conflict
 recorder: Any = None
+_PLAIN = frozenset((bool, int, float))
 
 # Contract of the tape: `enabled()`: is grad mode on in this thread; `record(prim, operands, results, attrs)` links results to operands
 # for backward (it checks grad mode and requires_grad itself; works on pending tensors as on real ones).
@@ -50,23 +52,36 @@ def apply(prim: Primitive, *operands, **attrs):
                 device = x.device if device is None else _mixed_devices(prim, operands)
             if x.requires_grad:
                 needs_grad = True
+            if x._base is not None and x._version.history != x._history:
+                _stale_view(prim, x)
         else:
             avals.append(aval_of(x))
-            arrays.append(x)
-    result_avals = prim.infer(*avals, **attrs)
-    values = execute(prim, device if device is not None else attrs["device"], arrays, attrs)
-    device = device if device is not None else attrs["device"]
-    if prim.num_results == 1:
-        result = Tensor._wrap(values, device, result_avals)
-        if prim.kind == "movement" and "view" in prim.tags:
-            _link_view(result, operands[0])
+            arrays.append(x if type(x) in _PLAIN else plain_number(x))
+    device = attrs["device"] if device is None else device
+    if device is cpu:
+        result_avals, rule = prim.plan(*avals, **attrs)
+        values = _quiet.run(rule, *arrays)
+    else:
+        result_avals = prim.infer(*avals, **attrs)
+        values = execute(prim, device, arrays, attrs)
+    if prim.num_results != 1:
+        results = tuple([Tensor._wrap(v, device, a) for v, a in zip(values, result_avals)])
         if needs_grad:
-            tape.record(prim, operands, (result,), attrs)
-        return result
-    results = tuple([Tensor._wrap(v, device, a) for v, a in zip(values, result_avals)])
+            tape.record(prim, operands, results, attrs)
+        return results
+    result = Tensor._wrap(values, device, result_avals)
+    if prim.kind == "movement" and "view" in prim.tags:
+        _link_view(result, operands[0])
     if needs_grad:
-        tape.record(prim, operands, results, attrs)
-    return results
+        tape.record(prim, operands, (result,), attrs)
+    return result
+
+
+def _stale_view(prim: Primitive, view: Tensor):
+    rule = f"{view._aval} is a view of a tensor that was changed in place with gradients recorded: its own history is no longer true"
+    raise RuntimeError(
+        message(prim.name, rule, help="make the view again after the change, or use the operation without _")
+    )
 
 
 class _Quiet(threading.local):
@@ -97,8 +112,8 @@ def _any_pending(operands) -> bool:
 
 
 def _link_view(result: Tensor, operand: Tensor) -> None:
-    """Note that `result` shares the operand's memory, if it does."""
-    if not shares_memory(result._array, operand._array):
+    """Note that `result` shares the operand's memory, if it does (a reshape may have to copy)."""
+    if not operand.is_contiguous() and not shares_memory(result._array, operand._array):
         return
     result._base = operand if operand._base is None else operand._base
     version = result._version = operand._versions()

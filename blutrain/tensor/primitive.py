@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy
+
 from .dtype import on_default_change
 
 TABLE: dict[str, Primitive] = {}
@@ -130,6 +132,8 @@ class Primitive:
         A grad is None where that result got no gradient.
     compose(*tensors, **attrs): the meaning in simple primitives (composites only).
     tags: "view": the eager result may share the operand's memory (then it is a view of it, as in PyTorch).
+    prepare(*avals) -> function(*arrays): for speed, the eager rule with NumPy specialised to these avals (optional, never another result).
+    plan(*avals, **attrs) -> (result avals, function(*arrays)): what `define` makes of infer, eager and prepare, remembered.
     """
 
     name: str
@@ -141,8 +145,13 @@ class Primitive:
     doc: str
     saves: Saves = Saves()
     compose: Callable[..., Any] | None = None
+    prepare: Callable[..., Any] | None = None
+    plan: Callable[..., Any] = field(init=False)
     num_results: int = 1
     tags: frozenset[str] = field(default=frozenset())
+
+    def __post_init__(self):
+        object.__setattr__(self, "plan", functools.lru_cache(maxsize=4096)(functools.partial(_plan, self)))
 
 
 def define(name: str, kind: str, *, infer, eager, vjp, nova, doc: str, **rest) -> Primitive:
@@ -158,7 +167,14 @@ def define(name: str, kind: str, *, infer, eager, vjp, nova, doc: str, **rest) -
     return record
 
 
+def _plan(prim: Primitive, *avals, **attrs):
+    result = prim.infer(*avals, **attrs)
+    rule = prim.prepare(*avals) if prim.prepare is not None else functools.partial(prim.eager, numpy, **attrs)
+    return result, rule
+
+
 @on_default_change.append
 def _forget_inferred() -> None:
     for record in TABLE.values():
         record.infer.cache_clear()
+        record.plan.cache_clear()

@@ -24,7 +24,7 @@ def _vjp_add(ctx, g):
 
 ADD = elementwise(
     "add",
-    lambda xp, x, y: xp.add(x, y),
+    "add",
     vjp=_vjp_add,
     nova=Scalar("arith.addf", "arith.addi", "arith.ori"),
     doc="x + y (or, of bools).",
@@ -38,7 +38,7 @@ def add(x, other):
 
 SUB = elementwise(
     "sub",
-    lambda xp, x, y: xp.subtract(x, y),
+    "subtract",
     accepts=NUMBER,
     vjp=lambda ctx, g: grads(ctx, lambda: g, lambda: -g),
     nova=Scalar("arith.subf", "arith.subi"),
@@ -53,7 +53,7 @@ def sub(x, other):
 
 MUL = elementwise(
     "mul",
-    lambda xp, x, y: xp.multiply(x, y),
+    "multiply",
     vjp=lambda ctx, g: grads(ctx, lambda: g * ctx.operands[1], lambda: g * ctx.operands[0]),
     saves=EACH_OTHER,
     nova=Scalar("arith.mulf", "arith.muli", "arith.andi"),
@@ -73,7 +73,7 @@ def _vjp_div(ctx, g):
 
 DIV = elementwise(
     "div",
-    lambda xp, x, y: xp.true_divide(x, y),
+    "true_divide",
     result="floating",
     vjp=_vjp_div,
     saves=Saves(operands=(0, 1), needed_for=((1,), (0, 1))),
@@ -111,7 +111,7 @@ _REMAINDER = (
 
 FLOOR_DIVIDE = elementwise(
     "floor_divide",
-    lambda xp, x, y: xp.floor_divide(x, y),
+    "floor_divide",
     accepts=NUMBER,
     vjp=NotDifferentiable("floor_divide is constant between its steps"),
     nova=Scalar(
@@ -134,7 +134,7 @@ def _vjp_remainder(ctx, g):
 
 REMAINDER = elementwise(
     "remainder",
-    lambda xp, x, y: xp.remainder(x, y),
+    "remainder",
     accepts=NUMBER,
     vjp=_vjp_remainder,
     saves=Saves(operands=(0, 1), needed_for=((1,), (1,))),
@@ -211,7 +211,7 @@ def _vjp_extremum(ctx, g, first):
 
 MAXIMUM = elementwise(
     "maximum",
-    lambda xp, x, y: xp.maximum(x, y),
+    "maximum",
     vjp=lambda ctx, g: _vjp_extremum(ctx, g, gt),
     saves=BOTH,
     nova=Scalar("arith.maximumf", "arith.maxsi", "arith.ori"),
@@ -226,7 +226,7 @@ def maximum(x, other):
 
 MINIMUM = elementwise(
     "minimum",
-    lambda xp, x, y: xp.minimum(x, y),
+    "minimum",
     vjp=lambda ctx, g: _vjp_extremum(ctx, g, lt),
     saves=BOTH,
     nova=Scalar("arith.minimumf", "arith.minsi", "arith.andi"),

@@ -17,7 +17,7 @@ def _comparison(name: str, function: str, predicate: str, doc: str):
     floating = "une" if predicate == "ne" else "o" + predicate
     return elementwise(
         name,
-        lambda xp, x, y: getattr(xp, function)(x, y),
+        function,
         result="bool",
         vjp=_STEP,
         nova=Scalar(
@@ -72,7 +72,7 @@ def _logical(name: str, op: str, doc: str):
     expressions = [f"{op}({a}, {b})" for a, b in zip(truth("a"), truth("b"))]
     return elementwise(
         name,
-        lambda xp, x, y: getattr(xp, name)(x, y),
+        name,
         result="bool",
         vjp=_STEP,
         nova=Scalar(*expressions),
@@ -85,7 +85,7 @@ LOGICAL_OR = _logical("logical_or", "arith.ori", "Is x or y nonzero?")
 LOGICAL_XOR = _logical("logical_xor", "arith.xori", "Is exactly one of x and y nonzero?")
 LOGICAL_NOT = elementwise(
     "logical_not",
-    lambda xp, x: xp.logical_not(x),
+    "logical_not",
     result="bool",
     vjp=_STEP,
     nova=Scalar('arith.cmpf("oeq", a, 0.0)', 'arith.cmpi("eq", a, 0)', "arith.xori(a, True)"),
@@ -116,7 +116,7 @@ def logical_not(x):
 def _bits(name: str, op: str, doc: str):
     return elementwise(
         name,
-        lambda xp, x, y: getattr(xp, name)(x, y),
+        name,
         accepts=BITS,
         vjp=_BITS,
         nova=Scalar(None, op, op),
@@ -129,7 +129,7 @@ BITWISE_OR = _bits("bitwise_or", "arith.ori", "Bits set in x or y.")
 BITWISE_XOR = _bits("bitwise_xor", "arith.xori", "Bits set in exactly one of x and y.")
 BITWISE_NOT = elementwise(
     "bitwise_not",
-    lambda xp, x: xp.invert(x),
+    "invert",
     accepts=BITS,
     vjp=_BITS,
     nova=Scalar(None, "arith.xori(a, -1)", "arith.xori(a, True)"),
@@ -160,7 +160,7 @@ def bitwise_not(x):
 def _shift(name: str, function: str, nova: str, doc: str):
     return elementwise(
         name,
-        lambda xp, x, y: getattr(xp, function)(x, y),
+        function,
         accepts=(INTEGER,),
         vjp=_BITS,
         nova=Scalar(None, nova),

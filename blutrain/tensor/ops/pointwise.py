@@ -27,19 +27,45 @@ NUMBER = (INTEGER, FLOATING)
 FLOAT = (FLOATING,)
 BITS = (BOOL, INTEGER)
 NOTHING = Saves()
+_SCALARS = {BOOL: bool, INTEGER: int, FLOATING: float}
 _CATEGORY = {BOOL: "bool", INTEGER: "integers", FLOATING: "floats"}
 
 
 def elementwise(name: str, compute, *, vjp, nova, doc: str, result="promoted", accepts=ANY, saves=NOTHING) -> Primitive:
     """Define an elementwise primitive.
 
-    compute(xp, *arrays): the operation on arrays (or Python scalars) that are already in the computing dtype.
+    compute: the operation on arrays (or Python scalars) that are already in the computing dtype: the name of a function of NumPy and CuPy,
+        or a function (xp, *arrays).
     result: dtype of the result: "promoted", "floating" (promoted, integers go to the default float), "bool".
     accepts: categories of the promoted dtype that the operation has a meaning for.
     """
+
+    def function_of(xp):
+        return getattr(xp, compute) if isinstance(compute, str) else functools.partial(compute, xp)
+
+    def eager(xp, *arrays):
+        kinds = tuple([x.dtype if hasattr(x, "dtype") else x.__class__ for x in arrays])
+        return _run(_casts(name, result, kinds), function_of(xp), arrays)
+
+    def prepare(*avals: Aval):
+        kinds = tuple([_SCALARS[a.dtype.category] if a.weak else a.dtype.numpy for a in avals])
+        casts = _casts(name, result, kinds)
+        function = function_of(numpy)
+        return function if casts == (None, None) else lambda *arrays: _run(casts, function, arrays)
+
     infer = functools.partial(_infer, name, result, accepts)
-    eager = _eager(name, compute, result)
-    return define(name, "elementwise", infer=infer, eager=eager, vjp=vjp, nova=nova, doc=doc, saves=saves)
+    return define(
+        name, "elementwise", infer=infer, eager=eager, prepare=prepare, vjp=vjp, nova=nova, doc=doc, saves=saves
+    )
+
+
+def _run(casts, function, arrays):
+    """Apply `function` in the computing dtype and round once."""
+    before, after = casts
+    if before is not None:
+        arrays = [x if cast is None else cast(x) for x, cast in zip(arrays, before)]
+    values = function(*arrays)
+    return values if after is None else values.astype(after)
 
 
 def _infer(name: str, result: str, accepts, *avals: Aval) -> Aval:
@@ -55,21 +81,8 @@ def _infer(name: str, result: str, accepts, *avals: Aval) -> Aval:
     return Aval(shape, float_dtype(dtype) if result == "floating" else dtype)
 
 
-def _eager(name: str, compute, result: str):
-    plan = _plan
-
-    def eager(xp, *arrays):
-        casts, final = plan(name, result, tuple([x.dtype if hasattr(x, "dtype") else x.__class__ for x in arrays]))
-        if casts is not None:
-            arrays = [x if cast is None else cast(x) for x, cast in zip(arrays, casts)]
-        values = compute(xp, *arrays)
-        return values if final is None else values.astype(final)
-
-    return eager
-
-
 @functools.cache
-def _plan(name: str, result: str, kinds: tuple):
+def _casts(name: str, result: str, kinds: tuple):
     """How each operand gets to the computing dtype (None: it is there), and the dtype to round the result to (None: it has it)."""
     avals = [_aval_of_kind(k) for k in kinds]
     dtype = promote(avals)
@@ -83,7 +96,7 @@ def _plan(name: str, result: str, kinds: tuple):
     return casts, final
 
 
-on_default_change.append(_plan.cache_clear)
+on_default_change.append(_casts.cache_clear)
 
 
 def _aval_of_kind(kind) -> Aval:

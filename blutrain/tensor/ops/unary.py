@@ -30,18 +30,12 @@ def _sigmoid(xp, x):
     return xp.where(x >= 0, 1, small) / (1 + small)
 
 
-EXP = _float("exp", lambda xp, x: xp.exp(x), lambda g, z: g * z, "math.exp", Z, "e to the power x.")
-EXPM1 = _float(
-    "expm1", lambda xp, x: xp.expm1(x), lambda g, z: g * (z + 1), "math.expm1", Z, "exp(x) - 1, precise near 0."
-)
-LOG = _float("log", lambda xp, x: xp.log(x), lambda g, x: g / x, "math.log", X, "Natural logarithm.")
-LOG1P = _float(
-    "log1p", lambda xp, x: xp.log1p(x), lambda g, x: g / (x + 1), "math.log1p", X, "log(1 + x), precise near 0."
-)
-LOG2 = _float(
-    "log2", lambda xp, x: xp.log2(x), lambda g, x: g / (x * math.log(2)), "math.log2", X, "Logarithm to base 2."
-)
-SQRT = _float("sqrt", lambda xp, x: xp.sqrt(x), lambda g, z: g / (z * 2), "math.sqrt", Z, "Square root.")
+EXP = _float("exp", "exp", lambda g, z: g * z, "math.exp", Z, "e to the power x.")
+EXPM1 = _float("expm1", "expm1", lambda g, z: g * (z + 1), "math.expm1", Z, "exp(x) - 1, precise near 0.")
+LOG = _float("log", "log", lambda g, x: g / x, "math.log", X, "Natural logarithm.")
+LOG1P = _float("log1p", "log1p", lambda g, x: g / (x + 1), "math.log1p", X, "log(1 + x), precise near 0.")
+LOG2 = _float("log2", "log2", lambda g, x: g / (x * math.log(2)), "math.log2", X, "Logarithm to base 2.")
+SQRT = _float("sqrt", "sqrt", lambda g, z: g / (z * 2), "math.sqrt", Z, "Square root.")
 RSQRT = _float(
     "rsqrt",
     lambda xp, x: 1 / xp.sqrt(x),
@@ -51,10 +45,10 @@ RSQRT = _float(
     "1 / sqrt(x).",
 )
 RECIPROCAL = _float("reciprocal", lambda xp, x: 1 / x, lambda g, z: -(g * (z * z)), "arith.divf(1.0, a)", Z, "1 / x.")
-SIN = _float("sin", lambda xp, x: xp.sin(x), lambda g, x: g * cos(x), "math.sin", X, "Sine of radians.")
-COS = _float("cos", lambda xp, x: xp.cos(x), lambda g, x: -(g * sin(x)), "math.cos", X, "Cosine of radians.")
-TAN = _float("tan", lambda xp, x: xp.tan(x), lambda g, z: g * (z * z + 1), "math.tan", Z, "Tangent of radians.")
-TANH = _float("tanh", lambda xp, x: xp.tanh(x), lambda g, z: g * (1 - z * z), "math.tanh", Z, "Hyperbolic tangent.")
+SIN = _float("sin", "sin", lambda g, x: g * cos(x), "math.sin", X, "Sine of radians.")
+COS = _float("cos", "cos", lambda g, x: -(g * sin(x)), "math.cos", X, "Cosine of radians.")
+TAN = _float("tan", "tan", lambda g, z: g * (z * z + 1), "math.tan", Z, "Tangent of radians.")
+TANH = _float("tanh", "tanh", lambda g, z: g * (1 - z * z), "math.tanh", Z, "Hyperbolic tangent.")
 SIGMOID = _float(
     "sigmoid",
     _sigmoid,
@@ -71,11 +65,11 @@ ERF = _float(
     X,
     "The error function.",
 )
-ATAN = _float("atan", lambda xp, x: xp.arctan(x), lambda g, x: g / (x * x + 1), "math.atan", X, "Inverse tangent.")
+ATAN = _float("atan", "arctan", lambda g, x: g / (x * x + 1), "math.atan", X, "Inverse tangent.")
 
 NEG = elementwise(
     "neg",
-    lambda xp, x: xp.negative(x),
+    "negative",
     accepts=NUMBER,
     vjp=lambda ctx, g: (-g,),
     nova=Scalar("arith.negf", "arith.subi(0, a)"),
@@ -83,7 +77,7 @@ NEG = elementwise(
 )
 ABS = elementwise(
     "abs",
-    lambda xp, x: xp.abs(x),
+    "abs",
     accepts=NUMBER,
     vjp=lambda ctx, g: (g * sign(ctx.operands[0]),),
     saves=X,
@@ -112,7 +106,7 @@ def _step(name: str, function: str, nova: Scalar, doc: str):
     """A function constant between its steps: the gradient is 0, as in PyTorch."""
     return elementwise(
         name,
-        lambda xp, x: getattr(xp, function)(x),
+        function,
         accepts=NUMBER,
         vjp=lambda ctx, g: (g * 0,),
         nova=nova,
@@ -138,7 +132,7 @@ SIGN = _step(
 def _test(name: str, floating: str, otherwise: str, doc: str):
     return elementwise(
         name,
-        lambda xp, x: getattr(xp, name)(x),
+        name,
         result="bool",
         vjp=NotDifferentiable("the result is bool"),
         nova=Scalar(floating, otherwise, otherwise),
