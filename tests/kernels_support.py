@@ -13,15 +13,17 @@ import blutrain
 from blutrain.nova.dialect import create_context
 from blutrain.nova.import_trace import import_trace
 from blutrain.nova.interpret import interpret
+from blutrain.nova.pipeline import GRAPH
 from blutrain.nova.passes.driver import Settings, run_passes
 from blutrain.nova.target import host_cpu
 from blutrain.nova.trace import Constant, Input, Location, Node, Trace
+from blutrain.tensor import dispatch
 from blutrain.tensor.aval import Aval, scalar_aval
-from blutrain.tensor.device import as_device
-from blutrain.tensor.dtype import SHORT
+from blutrain.tensor.device import Device, cpu
+from blutrain.tensor.dtype import SHORT, from_numpy_dtype
 from blutrain.tensor.primitive import TABLE
+from blutrain.tensor.tensor import Tensor
 
-GRAPH = ("canonicalize", "cse", "dce", "decompose_composites", "canonicalize", "cse", "dce")
 KERNELS = ("form_kernels", "lower_to_linalg", "order_launches", "plan_memory", "dedupe_kernels")
 
 
@@ -35,7 +37,7 @@ class Step:
     """A trace under construction."""
 
     def __init__(self):
-        self.trace = Trace(device=as_device("cpu"))
+        self.trace = Trace(device=cpu)
         self.bindings: dict[int, object] = {}
         self._random = np.random.default_rng(7)
 
@@ -81,6 +83,50 @@ class Step:
         return len(self.trace.avals) - 1
 
 
+class _Recorder:
+    """Stands in dispatch.recorder and notes every primitive into a Step; nothing is computed."""
+
+    recording = True
+
+    def __init__(self, step: Step):
+        self.step = step
+
+    def primitive(self, prim, operands, attrs):
+        if prim.name == "assign":
+            return self.assign(*operands)
+        numbers = [V(x._pending) if isinstance(x, Tensor) else x for x in operands]
+        attrs = {k: str(v) if isinstance(v, Device) else v for k, v in attrs.items()}
+        results = self.step.op(prim.name, *numbers, **attrs)
+        made = tuple(self.pending(v) for v in ((results,) if isinstance(results, V) else results))
+        return made[0] if prim.num_results == 1 and len(made) == 1 else made
+
+    def assign(self, target: Tensor, value: Tensor) -> Tensor:
+        """The tensor has another value from here on. (No case assigns to an argument.)"""
+        target._pending = value._pending
+        return target
+
+    def write(self, tensor: Tensor) -> None:
+        pass
+
+    def pending(self, value: V) -> Tensor:
+        return Tensor._make_pending(self.step.trace.avals[value.number], cpu, value.number)
+
+
+def record(call, arrays: list[np.ndarray]) -> Step:
+    """The step of `call` on tensors that hold `arrays`; its outputs are what `call` returns."""
+    step = Step()
+    recorder = _Recorder(step)
+    tensors = [recorder.pending(step.input(a.shape, from_numpy_dtype(a.dtype).short, value=a)) for a in arrays]
+    previous, dispatch.recorder = dispatch.recorder, recorder
+    try:
+        results = call(*tensors)
+    finally:
+        dispatch.recorder = previous
+    results = results if isinstance(results, (tuple, list)) else (results,)
+    step.output(*(V(r._pending) for r in results))
+    return step
+
+
 def run_step(step: Step, graph: tuple[str, ...] = GRAPH) -> ir.Module:
     """The module of the step behind the kernel passes; compares outputs and state with the interpreter."""
     context = create_context()
@@ -89,8 +135,15 @@ def run_step(step: Step, graph: tuple[str, ...] = GRAPH) -> ir.Module:
     arrays = []
     for x in step.trace.inputs:
         value = step.bindings[x.value]
-        arrays.append(np.array(value, np.float64 if x.aval.dtype.is_floating else np.int64) if x.role == "scalar" else np.array(value))
-    bindings = {x.value: (step.bindings[x.value] if x.role == "scalar" else np.array(step.bindings[x.value])) for x in step.trace.inputs}
+        arrays.append(
+            np.array(value, np.float64 if x.aval.dtype.is_floating else np.int64)
+            if x.role == "scalar"
+            else np.array(value)
+        )
+    bindings = {
+        x.value: (step.bindings[x.value] if x.role == "scalar" else np.array(step.bindings[x.value]))
+        for x in step.trace.inputs
+    }
     expected = interpret(step.trace, bindings)
     with context:
         outputs, _ = linalg_reference.run_plan(module, arrays)
@@ -114,7 +167,11 @@ def assert_close(got: np.ndarray, wanted: np.ndarray) -> None:
 
 def kernels_of(module: ir.Module) -> list[ir.Operation]:
     with module.context:
-        return [op.operation for op in module.body.operations[0].regions[0].blocks[0].operations if op.operation.name == "nova.kernel"]
+        return [
+            op.operation
+            for op in module.body.operations[0].regions[0].blocks[0].operations
+            if op.operation.name == "nova.kernel"
+        ]
 
 
 def anchors(module: ir.Module) -> collections.Counter:

@@ -36,10 +36,12 @@ _BINARY = {
     "divf": np.divide, "maximumf": np.maximum, "minimumf": np.minimum, "maxsi": np.maximum, "minsi": np.minimum,
     "andi": np.bitwise_and, "ori": np.bitwise_or, "xori": np.bitwise_xor, "powf": np.power, "floordivsi": np.floor_divide,
     "divsi": lambda a, b: np.trunc(a / b).astype(a.dtype), "remsi": np.fmod,
+    "remf": np.fmod, "shli": np.left_shift, "shrsi": np.right_shift, "atan2": np.arctan2, "copysign": np.copysign, "ipowi": np.power,
 }  # fmt: skip
 _UNARY = {
     "negf": np.negative, "exp": np.exp, "log": np.log, "tanh": np.tanh, "sqrt": np.sqrt, "absf": np.abs, "absi": np.abs,
-    "sin": np.sin, "cos": np.cos, "floor": np.floor, "erf": lambda x: _ERF(x).astype(np.asarray(x).dtype),
+    "sin": np.sin, "cos": np.cos, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc,
+    "roundeven": np.rint, "expm1": np.expm1, "log1p": np.log1p, "log2": np.log2, "tan": np.tan, "atan": np.arctan, "erf": lambda x: _ERF(x).astype(np.asarray(x).dtype),
 }  # fmt: skip
 _COMPARE = {
     "eq": np.equal, "ne": np.not_equal, "slt": np.less, "sle": np.less_equal, "sgt": np.greater, "sge": np.greater_equal,
@@ -50,7 +52,24 @@ _COMPARE = {
 }  # fmt: skip
 _PREDICATES = {
     "arith.cmpi": ["eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge"],
-    "arith.cmpf": ["false", "oeq", "ogt", "oge", "olt", "ole", "one", "ord", "ueq", "ugt", "uge", "ult", "ule", "une", "uno", "true"],
+    "arith.cmpf": [
+        "false",
+        "oeq",
+        "ogt",
+        "oge",
+        "olt",
+        "ole",
+        "one",
+        "ord",
+        "ueq",
+        "ugt",
+        "uge",
+        "ult",
+        "ule",
+        "une",
+        "uno",
+        "true",
+    ],
 }
 
 
@@ -82,6 +101,10 @@ def _evaluate(op: ir.Operation, operands: list[np.ndarray], values) -> list[np.n
         return [np.full(operands[1].shape, operands[0], operands[1].dtype)]
     if op.name == "linalg.generic":
         return _generic(op, operands, values)
+    if op.name == "tensor.extract_slice":
+        sizes = tuple(ir.DenseI64ArrayAttr(op.attributes["static_sizes"]))
+        assert set(ir.DenseI64ArrayAttr(op.attributes["static_offsets"])) <= {0}
+        return [operands[0][tuple(slice(0, n) for n in sizes)]]
     if op.name == "nova.gather":
         table, ids = operands
         return [table[np.clip(ids, 0, len(table) - 1)]]
@@ -120,14 +143,22 @@ def _generic(op: ir.Operation, operands: list[np.ndarray], values) -> list[np.nd
     for d, along in zip(parallel, grid, strict=True):
         loops[d] = along
     shape = tuple(extents[d] for d in parallel)
-    outputs = [np.array(np.broadcast_to(_at(x, m, loops), shape)) for x, m in zip(operands[-num_outputs:], maps[-num_outputs:], strict=True)]
+    outputs = [
+        np.array(np.broadcast_to(_at(x, m, loops), shape))
+        for x, m in zip(operands[-num_outputs:], maps[-num_outputs:], strict=True)
+    ]
     block = op.regions[0].blocks[0]
     for point in itertools.product(*(range(extents[d]) for d in reduced)):
         for d, place in zip(reduced, point, strict=True):
             loops[d] = place
         inputs = [_at(x, m, loops) for x, m in zip(operands[:-num_outputs], maps[:-num_outputs], strict=True)]
-        outputs = [np.broadcast_to(x, shape).astype(o.dtype) for x, o in zip(_region(block, [*inputs, *outputs], loops, values), outputs, strict=True)]
-    return [_stored(x, m, o, loops) for x, m, o in zip(outputs, maps[-num_outputs:], operands[-num_outputs:], strict=True)]
+        outputs = [
+            np.broadcast_to(x, shape).astype(o.dtype)
+            for x, o in zip(_region(block, [*inputs, *outputs], loops, values), outputs, strict=True)
+        ]
+    return [
+        _stored(x, m, o, loops) for x, m, o in zip(outputs, maps[-num_outputs:], operands[-num_outputs:], strict=True)
+    ]
 
 
 def _at(array: np.ndarray, indices, loops) -> np.ndarray:
@@ -213,5 +244,9 @@ def run_plan(module: ir.Module, inputs: list[np.ndarray]) -> tuple[list[np.ndarr
         results = run_kernel(launch.op, [np.array(a) for a in arrays])
         for place, value, result in zip(places[len(arrays) :], results, launch.op.results, strict=True):
             memory(place, tensor_type(result.type))[...] = value
-    flags = [int(memory(f.value, tensor_type(ir.Type.parse("tensor<i32>")))[()]) for f in held["nova.flags"]] if "nova.flags" in held else []
+    flags = (
+        [int(memory(f.value, tensor_type(ir.Type.parse("tensor<i32>")))[()]) for f in held["nova.flags"]]
+        if "nova.flags" in held
+        else []
+    )
     return outputs, flags

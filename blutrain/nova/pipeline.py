@@ -9,6 +9,7 @@ GRAPH = (
     "recognise_composites",
     "decompose_linear_ce",
     "decompose_composites",
+    "expand_indices",
     "canonicalize",
     "choose_saved",
 )

@@ -23,7 +23,9 @@ def run(module: ir.Module, facts) -> None:
     """See the module."""
     step = Graph(module)
     numbers: dict[str, int] = {}
-    launches = [numbers.setdefault(kernel_text(op), len(numbers)) for op in step.operations() if op.name == "nova.kernel"]
+    launches = [
+        numbers.setdefault(kernel_text(op), len(numbers)) for op in step.operations() if op.name == "nova.kernel"
+    ]
     step.func.attributes["nova.kernels"] = ir.DenseI64ArrayAttr.get(launches)
 
 

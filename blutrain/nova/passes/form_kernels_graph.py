@@ -246,8 +246,8 @@ def _take(node: Node) -> None:
 
 def _index_add(node: Node) -> None:
     """Rows added to a matrix by i64 indices (scatter). Errors: PassFault for other forms."""
-    table, ids, updates = node.operands
-    if node.attrs["dim"] != 0 or len(table.shape) != 2 or table.shape[1] < 2 or ids.dtype is not int64:
+    table, ids, _ = node.operands
+    if node.attrs["dim"] != 0 or len(table.shape) != 2 or ids.dtype is not int64:
         raise PassFault(node.op, "index_add cannot be compiled: only rows of a matrix by int64 indices have a kernel")
     node.kind = SCATTER
     node.nest = Nest(table.shape, [[0, 1], [None] * len(ids.shape), [None] * len(ids.shape) + [1]], range(2))

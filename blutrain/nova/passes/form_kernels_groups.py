@@ -116,31 +116,24 @@ class Groups:
     def __init__(self, roots: list[Root]):
         self.groups = [Group(i, root) for i, root in enumerate(roots)]
         self.of: dict[int, Group] = {group.roots[0].node.number: group for group in self.groups}
+        direct = [self._sources(root) for root in roots]
         self.before = [0] * len(roots)
         self.after = [0] * len(roots)
-        for group in self.groups:
-            self._add_dependences(group)
-        for group in reversed(self.groups):
-            mine = self.after[group.number] | 1 << group.number
-            for number in _bits(self._direct[group.number]):
-                self.after[number] |= mine
-        del self._direct
+        for number, sources in enumerate(direct):
+            for source in _bits(sources):
+                self.before[number] |= self.before[source] | 1 << source
+        for number in reversed(range(len(roots))):
+            for source in _bits(direct[number]):
+                self.after[source] |= self.after[number] | 1 << number
 
-    _direct: dict[int, int]
-
-    def _add_dependences(self, group: Group) -> None:
-        if group.number == 0:
-            self._direct = {}
-        direct = 0
-        for read in group.roots[0].leaves:
+    def _sources(self, root: Root) -> int:
+        """Groups that `root` reads, as a bit set."""
+        sources = 0
+        for read in root.leaves:
             source = source_node(read)
             if source is not None:
-                direct |= 1 << self.of[source.number].number
-        self._direct[group.number] = direct
-        reach = direct
-        for number in _bits(direct):
-            reach |= self.before[number]
-        self.before[group.number] = reach
+                sources |= 1 << self.of[source.number].number
+        return sources
 
     def can_merge(self, a: Group, b: Group) -> bool:
         """No third group lies on a path from one to the other."""

@@ -181,7 +181,9 @@ class Roots:
         heavy = [v for v in values if v.size * 2 > node.result.size]
         readers, bytes_ = self._num_readers(node), node.result.bytes
         recomputed = readers * sum(v.bytes for v in heavy)
-        return self.cost(node) <= PROLOGUE_FLOPS and len(heavy) <= PROLOGUE_LEAVES and recomputed <= (1 + readers) * bytes_
+        return (
+            self.cost(node) <= PROLOGUE_FLOPS and len(heavy) <= PROLOGUE_LEAVES and recomputed <= (1 + readers) * bytes_
+        )
 
     def _num_readers(self, node: Node) -> int:
         """How many products, reductions and other roots read `node` if it is no root."""

@@ -71,6 +71,6 @@ def _checks(step: StepLaunches, held) -> list[Check]:
 
 
 def place_of(text: str) -> BufferRef:
-    """"arena:64" as a reference into the arena, "input:3" as input number 3."""
+    """ "arena:64" as a reference into the arena, "input:3" as input number 3."""
     space, _, number = text.partition(":")
     return BufferRef("arena", 0, int(number)) if space == "arena" else BufferRef(space, int(number))

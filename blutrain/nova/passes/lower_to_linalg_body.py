@@ -96,8 +96,8 @@ class BodyWriter:
     def _arguments(self) -> None:
         fixed: dict[int, tuple[int, ...]] = {}
         for node in self.graph.nodes:
-            if node.kind in (GATHER, SCATTER):
-                fixed[memory_of(node.operands[0]).number] = node.operands[0].shape
+            whole = node.operands if node.kind == SCATTER else node.operands[:1] if node.kind == GATHER else ()
+            fixed |= {memory_of(value).number: value.shape for value in whole}
         for i, argument in enumerate(self.graph.arguments):
             self.names[argument.number] = f"%i{i}"
             self.dtypes[argument.number] = argument.dtype
@@ -125,7 +125,7 @@ class BodyWriter:
     def filled(self, value, shape: tuple[int, ...], dtype: DType) -> str:
         constant, empty, name = self.fresh(), self.empty(shape, dtype), self.fresh()
         element, type_ = element_text(dtype), tensor_text(shape, dtype)
-        self.line(f"{constant} = arith.constant {literal(value, dtype)} : {element}")
+        self.line(f"{constant} = arith.constant {literal(value, dtype)}{'' if dtype is bool_ else f' : {element}'}")
         self.line(f"{name} = linalg.fill ins({constant} : {element}) outs({empty} : {type_}) -> {type_}")
         return name
 
@@ -257,13 +257,46 @@ class GenericWriter:
         key = (value.number, indices)
         if key in self._known:
             return self._known[key]
-        if value.number in self.body.names:
+        if value.number in self.body.names and (value.node is None or self._is_whole(value, indices)):
             name, _, _ = self.inputs.setdefault(key, (f"%in{len(self.inputs)}", value, indices))
             found = self.region.widen(name, self.body.dtypes[value.number])
+        elif value.node.kind not in (MAP, VIEW, RESHAPE):
+            raise PassFault(value.node.op, "a kernel reads a part of what it computes")
         else:
             found = self.evaluate(value.node, indices)
         self._known[key] = found
         return found
+
+    def _is_whole(self, value: Value, indices: tuple[Index, ...]) -> bool:
+        """Whether plain loops of the nest run over the whole of their dimensions: linalg demands it."""
+        shape = self.body.shapes[value.number]
+        return all(
+            self.extents[i.dim] == extent
+            for i, extent in zip(indices, shape, strict=True)
+            if i.dim >= 0 and i.coefficient == 1 and not i.offset
+        )
+
+    def _tensors(self) -> list[tuple[str, str]]:
+        """Name and type of every input: of an argument whose front part is read, that part."""
+        found = []
+        for _, value, indices in self.inputs.values():
+            if self._is_whole(value, indices):
+                found.append((self.body.names[value.number], self.body.type_of(value)))
+            else:
+                found.append(self._front(value, indices))
+        return found
+
+    def _front(self, value: Value, indices: tuple[Index, ...]) -> tuple[str, str]:
+        shape = self.body.shapes[value.number]
+        plain = [i.dim >= 0 and i.coefficient == 1 and not i.offset for i in indices]
+        sizes = [self.extents[i.dim] if p else n for i, p, n in zip(indices, plain, shape, strict=True)]
+        name, type_ = self.body.fresh(), tensor_text(sizes, self.body.dtypes[value.number])
+        zeros, ones = ", ".join("0" for _ in sizes), ", ".join("1" for _ in sizes)
+        taken = f"[{zeros}] [{', '.join(map(str, sizes))}] [{ones}]"
+        self.body.line(
+            f"{name} = tensor.extract_slice {self.body.names[value.number]}{taken} : {self.body.type_of(value)} to {type_}"
+        )
+        return name, type_
 
     def evaluate(self, node: Node, indices: tuple[Index, ...]) -> Scalar:
         """The element of the result of a map, view or reshape at `indices`."""
@@ -352,8 +385,9 @@ class GenericWriter:
         maps = [map_text(len(self.extents), indices) for _, _, indices in reads]
         maps += [map_text(len(self.extents), tuple(Index(d) for d in dims)) for _, _, dims in results]
         kinds = ", ".join('"reduction"' if d in self.reduced else '"parallel"' for d in range(len(self.extents)))
-        loaded = ", ".join(self.body.names[v.number] for _, v, _ in reads)
-        load_types = ", ".join(self.body.type_of(v) for _, v, _ in reads)
+        tensors = self._tensors()
+        loaded = ", ".join(name for name, _ in tensors)
+        load_types = ", ".join(type_ for _, type_ in tensors)
         ins = f"ins({loaded} : {load_types}) " if reads else ""
         arguments = [f"{name}: {element_text(self.body.dtypes[v.number])}" for name, v, _ in reads]
         arguments += [f"%acc{i}: {element_text(dtype)}" for i, (_, dtype, _) in enumerate(results)]

@@ -51,9 +51,8 @@ class Region:
     def constant(self, value: bool | int | float, dtype: DType) -> Scalar:
         """`value` rounded to `dtype`, in its computing dtype."""
         wide = computing(dtype)
-        return Scalar(
-            self.value(f"arith.constant {literal(_rounded(value, dtype), wide)} : {element_text(wide)}"), wide
-        )
+        type_ = "" if wide is bool_ else f" : {element_text(wide)}"
+        return Scalar(self.value(f"arith.constant {literal(_rounded(value, dtype), wide)}{type_}"), wide)
 
     def index(self, dim: int, coefficient: int, offset: int) -> Scalar:
         """`coefficient * loop[dim] + offset` as i64; dim -1: the offset."""

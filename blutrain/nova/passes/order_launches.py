@@ -78,7 +78,13 @@ def _growth(step: StepLaunches, number: int, unread: list[int]) -> int:
     allocated = sum(b.bytes for b in results if b.state is None and not b.outputs)
     freed = 0
     for buffer in {step.buffers[n].number: step.buffers[n] for n in launch.operands}.values():
-        if unread[buffer.number] == 1 and buffer.writer is not None and not buffer.outputs and buffer.state is None and not buffer.is_flag:
+        if (
+            unread[buffer.number] == 1
+            and buffer.writer is not None
+            and not buffer.outputs
+            and buffer.state is None
+            and not buffer.is_flag
+        ):
             freed += buffer.bytes
     return allocated - freed
 

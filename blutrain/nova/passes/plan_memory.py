@@ -130,7 +130,11 @@ class _Planner:
             for operand in dict.fromkeys(launch.operands):
                 owner = self._owner(operand)
                 dies = owner in intervals and intervals[owner][1] == number and self.step.buffers[operand].bytes
-                if dies and self.step.buffers[operand].bytes == self.step.buffers[result].bytes and self._alias(number, position, operand):
+                if (
+                    dies
+                    and self.step.buffers[operand].bytes == self.step.buffers[result].bytes
+                    and self._alias(number, position, operand)
+                ):
                     intervals[owner][1] = intervals.pop(result)[1]
                     self.shared[result] = owner
                     break
@@ -175,7 +179,9 @@ class _Planner:
             clone = kernel.operation.clone()
         clone.move_before(first)
         clone.operands[0] = value
-        target = next(op.operation for op in clone.regions[0].blocks[0].operations if op.operation.name == "linalg.generic")
+        target = next(
+            op.operation for op in clone.regions[0].blocks[0].operations if op.operation.name == "linalg.generic"
+        )
         target.attributes["lowering_config"] = config_attribute(schedule_of(clone, self.facts))
         assign.operands[1] = clone.results[0]
 
@@ -228,7 +234,11 @@ def pointwise_operands(kernel: Kernel) -> list[set[int]]:
         access = writer.outputs[source.result]
         mine = (extents, access.strides, access.offset)
         width = ITEM_BYTES[result.dtype]
-        fits = {i for i, type_ in enumerate(kernel.operands) if type_.size == result.size and ITEM_BYTES[type_.dtype] == width}
+        fits = {
+            i
+            for i, type_ in enumerate(kernel.operands)
+            if type_.size == result.size and ITEM_BYTES[type_.dtype] == width
+        }
         found.append({i for i in fits if places.get(i) == {mine}})
     return found
 

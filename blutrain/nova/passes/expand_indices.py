@@ -1,0 +1,144 @@
+"""expand_indices: reading and writing by index tensors becomes what kernels do: gathers and scatters of rows by checked i64 indices.
+
+Before:
+
+    %0 = "nova.take"(%x, %index) {dim = 0 : i64} : (tensor<9x4xf32>, tensor<3xi32>) -> tensor<3x4xf32>
+
+After (the index counts from the front, a flag says whether one was out of range):
+
+    %1 = "nova.cast"(%index) ... tensor<3xi64>
+    %2 = "nova.where"(%is_negative, %plus_9, %1)
+    "nova.check"(%flag) {message = "take: the index is out of range ..."}
+    %3 = "nova.take"(%x, %2) {dim = 0 : i64} : (tensor<9x4xf32>, tensor<3xi64>) -> tensor<3x4xf32>
+
+index_add and index_copy along other dimensions go through transposes; scatter_add through the row-major number of each element; index_copy
+finds for every row the last entry that names it. Written with the operations themselves, as the `compose` of composites is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from mlir import ir
+
+from ...tensor.dispatch import apply
+from ...tensor.dtype import int64
+from ...tensor.ops.arithmetic import where
+from ...tensor.ops.compare import eq, ge, logical_or, lt
+from ...tensor.ops.composite.check import check_none
+from ...tensor.ops.create import iota
+from ...tensor.primitive import TABLE, Primitive
+from ..dialect.graph import Graph, attributes
+from .decompose_composites import splice
+from .template import template_of
+
+NAME = "expand_indices"
+
+
+def run(module: ir.Module, facts) -> None:
+    """See the module."""
+    graph = Graph(module)
+    for op in graph.operations():
+        prim = _EXPANDED.get(op.name.removeprefix("nova."))
+        if prim is None:
+            continue
+        operands = list(op.operands)
+        template = template_of(prim, tuple(graph.aval(v) for v in operands), attributes(op))
+        with ir.InsertionPoint(op), op.location:
+            graph.replace(op, splice(graph, template, operands))
+    graph.sweep()
+
+
+def _checked(name: str, index, size: int):
+    """`index` as int64 counted from the front; a check reports the first largest one out of range."""
+    index = index.to(int64)
+    outside = logical_or(lt(index, -size), ge(index, size))
+    rule = "the index is out of range"
+    text = f"{name}: {rule}\n  expected: {-size} <= index < {size}\n  got: {{flag}}"
+    check_none(outside, index + (0 if size else 1), text)
+    return where(lt(index, 0), index + size, index)
+
+
+def _wrap_index(index, *, size):
+    return _checked("index", index, size)
+
+
+def _take(x, index, *, dim):
+    return apply(TABLE["take"], x, _checked("take", index, x.shape[dim]), dim=dim)
+
+
+def _gather(x, index, *, dim):
+    return apply(TABLE["gather"], x, _checked("gather", index, x.shape[dim]), dim=dim)
+
+
+def _rows_first(x, dim: int):
+    """x with dimension `dim` first and the others flattened into one."""
+    order = (dim, *(d for d in range(x.ndim) if d != dim))
+    return x.permute(*order).reshape(x.shape[dim], _size(x.shape) // max(x.shape[dim], 1))
+
+
+def _rows_back(rows, shape, dim: int):
+    """The inverse of `_rows_first`."""
+    moved = rows.reshape(shape[dim], *shape[:dim], *shape[dim + 1 :])
+    return moved.permute(*range(1, dim + 1), 0, *range(dim + 1, len(shape)))
+
+
+def _source_rows(src, index, dim: int):
+    """src [before, index, behind] as [elements of the index, before * behind]."""
+    behind = dim + index.ndim
+    order = (*range(dim, behind), *range(dim), *range(behind, src.ndim))
+    count = index.numel()
+    return src.permute(*order).reshape(count, src.numel() // max(count, 1)) if src.ndim else src.reshape(1, 1)
+
+
+def _index_add(x, index, src, *, dim):
+    ids = _checked("index_add", index, x.shape[dim]).reshape(index.numel())
+    rows = apply(TABLE["index_add"], _rows_first(x, dim), ids, _source_rows(src, index, dim), dim=0)
+    return _rows_back(rows, x.shape, dim)
+
+
+def _index_copy(x, index, src, *, dim):
+    size, count = x.shape[dim], index.numel()
+    ids = _checked("index_copy", index, size).reshape(count)
+    if not count:
+        return x
+    names = eq(iota(size, x.device, int64).reshape(size, 1), ids.reshape(1, count))
+    last = where(names, iota(count, x.device, int64).reshape(1, count), -1).amax(1)
+    written = apply(TABLE["take"], _source_rows(src, index, dim), last.clamp(min=0), dim=0)
+    rows = where(ge(last, 0).reshape(size, 1), written, _rows_first(x, dim))
+    return _rows_back(rows, x.shape, dim)
+
+
+def _scatter_add(x, index, src, *, dim):
+    ids, stride = _checked("scatter_add", index, x.shape[dim]), 1
+    total = ids * 0
+    for d in reversed(range(x.ndim)):
+        shape = [1] * x.ndim
+        shape[d] = index.shape[d]
+        along = ids if d == dim else iota(index.shape[d], x.device, int64).reshape(*shape)
+        total = total + along * stride
+        stride *= x.shape[d]
+    count = index.numel()
+    flat = apply(TABLE["index_add"], x.reshape(x.numel(), 1), total.reshape(count), src.reshape(count, 1), dim=0)
+    return flat.reshape(*x.shape)
+
+
+def _size(shape) -> int:
+    total = 1
+    for extent in shape:
+        total *= extent
+    return total
+
+
+def _expanded(name: str, compose) -> Primitive:
+    return dataclasses.replace(TABLE[name], compose=compose)
+
+
+_EXPANDED = {
+    "wrap_index": _expanded("wrap_index", _wrap_index),
+    "take": _expanded("take", _take),
+    "gather": _expanded("gather", _gather),
+    "index_add": _expanded("index_add", _index_add),
+    "index_copy": _expanded("index_copy", _index_copy),
+    "scatter_add": _expanded("scatter_add", _scatter_add),
+}
