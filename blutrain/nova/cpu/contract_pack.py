@@ -100,8 +100,11 @@ class _Packer:
         whole = out.mul(out.div("%count", lanes), lanes)
 
         def blocks(column: Integer) -> None:
-            rows = [out.add(out.add(first, column), i) for i in range(lanes)]
-            rows = [out.minimum(row, max(0, self.extent - 1)) for row in rows]
+            rows: list[Integer | None] = [None] * lanes
+            for i in range(lanes):
+                if not isinstance(column, int) or column + i < self.shape.width:
+                    row = out.add(out.add(first, column), i)
+                    rows[i] = out.minimum(row, max(0, self.extent - 1))
             out.each(0, whole, lambda k: self._transposed(rows, panel, k, column, None), step=lanes)
             if self.contract.extent("k") % lanes:
                 rest = out.sub("%count", whole)
@@ -113,15 +116,20 @@ class _Packer:
 
         out.each(0, self.shape.pitch, blocks, step=lanes)
 
-    def _transposed(self, rows: list[Integer], panel: str, k: Integer, column: Integer, mask: str | None) -> None:
-        """One block of lanes x lanes; lanes of k that `mask` turns off become zeros."""
+    def _transposed(
+        self, rows: list[Integer | None], panel: str, k: Integer, column: Integer, mask: str | None
+    ) -> None:
+        """One block of lanes x lanes, zero in rows that are None and where `mask` turns lanes of k off."""
         out = self.out
         evaluator = Evaluator(out, self.contract)
+        zeros = out.constant(zero(self.contract.dtype), self.type)
         vectors = []
         for row in rows:
+            if row is None:
+                vectors.append(zeros)
+                continue
             value = self._value(evaluator, self._position(row, out.add("%k0", k), "k", mask, True))
             if mask is not None:
-                zeros = out.constant(zero(self.contract.dtype), self.type)
                 value = out.value(f"arith.select {mask}, {value}, {zeros} : vector<{len(rows)}xi1>, {self.type}")
             vectors.append(value)
         for i, value in enumerate(transpose(out, vectors, self.contract.dtype)):
