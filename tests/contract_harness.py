@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
 from mlir import ir
 
+from blutrain.nova.cpu import contract
 from blutrain.nova.cpu.executable import Executable, build_executable
 from blutrain.nova.kernel import GeneratedKernel, Kernel, read_kernel
 from blutrain.nova.plan import BufferRef, InputSpec, Launch, OutputSpec, ProgramPlan
@@ -140,3 +142,48 @@ def run(executable: Executable, operands: list[np.ndarray], results: list[np.nda
     for i, array in enumerate(results):
         executable.bind_output(i, array.ctypes.data)
     executable.launch()
+
+
+TOLERANCE = {"f32": 3e-6, "f64": 1e-14}  # relative to the largest sum of magnitudes
+WIDTHS = {"avx512": (64, 32), "avx2": (32, 16), "neon": (16, 32)}
+
+
+def facts_like(width: str, threads: int = 2):
+    vector_bytes, registers = WIDTHS[width]
+    return dataclasses.replace(host_cpu(), vector_bytes=vector_bytes, num_vector_registers=registers, threads=threads)
+
+
+def multiply(k: KernelText, a, b, maps, shape, iterators="ppr", out_map="(d0, d1)", dtype="f32", init=None):
+    region = f"%m = arith.mulf %a, %b : {dtype}\n%s = arith.addf %o, %m : {dtype}\n%s"
+    return k.generic(
+        list(zip((a, b), maps, strict=True)), init or k.fill(shape, dtype), out_map, iterators, region, anchor=True
+    )
+
+
+def product(layout: str, m: int, n: int, k: int, dtype: str) -> str:
+    text = KernelText()
+    a = text.operand(*((m, k) if layout[0] == "N" else (k, m)), dtype=dtype)
+    b = text.operand(*((k, n) if layout[1] == "N" else (n, k)), dtype=dtype)
+    maps = ("(d0, d2)" if layout[0] == "N" else "(d2, d0)", "(d2, d1)" if layout[1] == "N" else "(d1, d2)")
+    return text.finish(multiply(text, a, b, maps, (m, n), dtype=dtype))
+
+
+def build(text: str, facts=None, **schedule):
+    """A program of the kernel; `schedule` overrides parts of the configurator's."""
+    facts = facts or host_cpu()
+    with context(), ir.Location.unknown():
+        kernel, _module = parse_kernel(text)
+        assert contract.supports(kernel) is None
+        config = {**contract.configure(kernel, facts), **schedule}
+        generated = contract.generate(kernel, facts, config)
+    return compiled(kernel, generated, facts)
+
+
+def randoms(seed: int, dtype: str, *shapes: tuple[int, ...]) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape).astype(DTYPES[dtype]) for shape in shapes]
+
+
+def check(got: np.ndarray, want: np.ndarray, scale: float, dtype: str) -> None:
+    assert got.shape == want.shape
+    assert np.abs(got - want).max(initial=0.0) <= TOLERANCE[dtype] * max(scale, 1.0)

@@ -12,7 +12,19 @@ import mmap
 import ml_dtypes
 import numpy as np
 import pytest
-from contract_harness import DTYPES, KernelText, compiled, context, parse_kernel, run
+from contract_harness import (
+    DTYPES,
+    KernelText,
+    build,
+    check,
+    context,
+    facts_like,
+    multiply,
+    parse_kernel,
+    product,
+    randoms,
+    run,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlir import ir
@@ -22,50 +34,7 @@ from blutrain.nova.cpu import generate as generator
 from blutrain.nova.passes.configure import config_attribute
 from blutrain.nova.target import host_cpu
 
-TOLERANCE = {"f32": 3e-6, "f64": 1e-14}  # relative to the largest sum of magnitudes
 LAYOUTS = ["NN", "NT", "TN", "TT"]
-WIDTHS = {"avx512": (64, 32), "avx2": (32, 16), "neon": (16, 32)}
-
-
-def facts_like(width: str, threads: int = 2):
-    vector_bytes, registers = WIDTHS[width]
-    return dataclasses.replace(host_cpu(), vector_bytes=vector_bytes, num_vector_registers=registers, threads=threads)
-
-
-def multiply(k: KernelText, a, b, maps, shape, iterators="ppr", out_map="(d0, d1)", dtype="f32", init=None):
-    region = f"%m = arith.mulf %a, %b : {dtype}\n%s = arith.addf %o, %m : {dtype}\n%s"
-    return k.generic(
-        list(zip((a, b), maps, strict=True)), init or k.fill(shape, dtype), out_map, iterators, region, anchor=True
-    )
-
-
-def product(layout: str, m: int, n: int, k: int, dtype: str) -> str:
-    text = KernelText()
-    a = text.operand(*((m, k) if layout[0] == "N" else (k, m)), dtype=dtype)
-    b = text.operand(*((k, n) if layout[1] == "N" else (n, k)), dtype=dtype)
-    maps = ("(d0, d2)" if layout[0] == "N" else "(d2, d0)", "(d2, d1)" if layout[1] == "N" else "(d1, d2)")
-    return text.finish(multiply(text, a, b, maps, (m, n), dtype=dtype))
-
-
-def build(text: str, facts=None, **schedule):
-    """A program of the kernel; `schedule` overrides parts of the configurator's."""
-    facts = facts or host_cpu()
-    with context(), ir.Location.unknown():
-        kernel, _module = parse_kernel(text)
-        assert contract.supports(kernel) is None
-        config = {**contract.configure(kernel, facts), **schedule}
-        generated = contract.generate(kernel, facts, config)
-    return compiled(kernel, generated, facts)
-
-
-def randoms(seed: int, dtype: str, *shapes: tuple[int, ...]) -> list[np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return [rng.standard_normal(shape).astype(DTYPES[dtype]) for shape in shapes]
-
-
-def check(got: np.ndarray, want: np.ndarray, scale: float, dtype: str) -> None:
-    assert got.shape == want.shape
-    assert np.abs(got - want).max(initial=0.0) <= TOLERANCE[dtype] * max(scale, 1.0)
 
 
 def check_product(layout: str, m: int, n: int, k: int, dtype: str, facts=None, **schedule) -> None:
@@ -232,15 +201,30 @@ def test_weight_gradient_of_tokens():
     check(out, np.einsum("btm,btn->mn", a.astype(float), b.astype(float)), 200, "f32")
 
 
+def test_matrix_vector_and_dot_products():
+    """Dimensions of extent 1 do not exist in a kernel: axes may be empty."""
+    text = KernelText()
+    a, x = text.operand(70, 45), text.operand(45)
+    y = multiply(text, a, x, ("(d0, d1)", "(d1)"), (70,), "pr", "(d0)")
+    m, v = randoms(11, "f32", (70, 45), (45,))
+    out = np.full(70, np.nan, np.float32)
+    run(build(text.finish(y)), [m, v], [out])
+    check(out, m.astype(float) @ v, 100, "f32")
+    text = KernelText()
+    a, x = text.operand(45), text.operand(45)
+    d = multiply(text, a, x, ("(d0)", "(d0)"), (), "r", "()")
+    out = np.full((), np.nan, np.float32)
+    run(build(text.finish(d)), [m[0].copy(), v], [out])
+    check(out, m[0].astype(float) @ v, 100, "f32")
+
+
 def test_reversed_and_strided_reads():
     text = KernelText()
     a, b = text.operand(20, 30), text.operand(61, 25)
-    maps = ("(-d0 + 19, d2)", "(d2 * 2 + 1, d1)")
     plain = text.operand(20, 30), text.operand(30, 25)  # give the loops their extents
     a = text.map([(a, "(-d0 + 19, d1)"), (plain[0], "(d0, d1)")], (20, 30), "f32", "%a")
     b = text.map([(b, "(d0 * 2 + 1, d1)"), (plain[1], "(d0, d1)")], (30, 25), "f32", "%a")
     c = multiply(text, a, b, ("(d0, d2)", "(d2, d1)"), (20, 25))
-    assert maps
     x, y = randoms(6, "f32", (20, 30), (61, 25))
     out = np.full((20, 25), np.nan, np.float32)
     run(build(text.finish(c)), [x, y, *randoms(7, "f32", (20, 30), (30, 25))], [out])
