@@ -29,7 +29,9 @@ from blutrain.nova.kernel import (
 
 def kernel_text(op: ir.Operation | ir.OpView) -> str:
     """See `kernel.kernel_text`."""
-    text = op.operation.get_asm(enable_debug_info=False, print_generic_op_form=True, use_local_scope=True)
+    # A detached copy: printed in place, MLIR would number the values of the whole step for every kernel.
+    copy = op.operation.clone(ip=False)
+    text = copy.get_asm(enable_debug_info=False, print_generic_op_form=True, use_local_scope=True)
     text = text[text.index('"nova.kernel"(') :]
     text = re.sub(r'^"nova\.kernel"\([^)]*\)', '"nova.kernel"()', text)
     names: dict[str, str] = {}
