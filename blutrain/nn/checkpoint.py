@@ -106,7 +106,7 @@ def _write(path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, str]) 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished.touch()
-        mode = unfinished.stat().st_mode  # what the user's umask gives; save_file makes files that only their owner can read
+        mode = unfinished.stat().st_mode  # what the umask gives; save_file makes files that only their owner can read
         save_file(arrays, unfinished, metadata)
         unfinished.chmod(mode)
         _flush_to_disk(unfinished)

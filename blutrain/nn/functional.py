@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from ..errors import message
 from ..tensor.dtype import finfo
+from ..tensor.ops.composite.cross_entropy import cross_entropy
 from ..tensor.ops.composite.dropout import dropout as _dropout
 from ..tensor.ops.composite.embedding import embedding as _embedding
-from ..tensor.ops.composite.layer_norm import layer_norm as _layer_norm
-from ..tensor.ops.composite.mse_loss import mse_loss as _mse_loss
-from ..tensor.ops.composite.rms_norm import rms_norm as _rms_norm
-from ..tensor.ops.composite.cross_entropy import cross_entropy
 from ..tensor.ops.composite.gelu import gelu
+from ..tensor.ops.composite.layer_norm import layer_norm as _layer_norm
 from ..tensor.ops.composite.linear import linear
+from ..tensor.ops.composite.mse_loss import mse_loss as _mse_loss
 from ..tensor.ops.composite.relu import relu, silu
+from ..tensor.ops.composite.rms_norm import rms_norm as _rms_norm
 from ..tensor.ops.composite.softmax import log_softmax, softmax
 from ..tensor.ops.unary import sigmoid, tanh
 from ..tensor.tensor import Tensor

@@ -63,9 +63,9 @@ class JsonLines:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "a" if append else "w")
 
-    def write(self, **values: Any) -> None:
+    def write(self, record: dict[str, Any]) -> None:
         if self._file is not None:
-            self._file.write(json.dumps(values) + "\n")
+            self._file.write(json.dumps(record) + "\n")
             self._file.flush()
 
     def close(self) -> None:
@@ -73,16 +73,16 @@ class JsonLines:
             self._file.close()
 
 
-def progress_line(
-    step: int, steps: int, loss: float, val_loss: float | None, lr: float, ms: float, tokens: int, peak: int
-) -> str:
-    """One line of progress; `tokens` a step, `peak` in bytes."""
+def progress_line(record: dict[str, Any], steps: int) -> str:
+    """One line of progress from what is logged of a step; `steps` is the length of the run."""
+    step, val_loss = record["step"], record.get("val_loss")
     validation = f"  val {val_loss:.4f}" if val_loss is not None else " " * 12
-    left = (steps - step) * ms / 1e3
-    rate = tokens / ms * 1e3
+    seconds = round((steps - step) * record["ms"] / 1e3)
+    left = f"{seconds // 60}:{seconds % 60:02} left" if step > 1 else f"(the first step, {record['mode']})"
     return (
-        f"step {step:>{len(str(steps))}}/{steps}  loss {loss:.4f}{validation}  lr {lr:.2e}  {ms:7.1f} ms"
-        f"  {rate / 1e3:6.1f}k tokens/s  {peak / 2**20:.0f} MiB  {left // 60:.0f}:{left % 60:02.0f} left"
+        f"step {step:>{len(str(steps))}}/{steps}  loss {record['loss']:.4f}{validation}  lr {record['lr']:.2e}"
+        f"  {record['ms']:7.1f} ms  {record['tokens_per_s'] / 1e3:6.1f}k tokens/s"
+        f"  {record['peak_memory_bytes'] / 2**20:.0f} MiB  {left}"
     )
 
 

@@ -178,46 +178,44 @@ def log(
     if not is_finite(loss, norm):
         stop_for_bad_numbers(run, loss, norm)
     ms = clock.read(run.step)
-    peak = peak_memory_bytes(run.device)
-    val_loss = None
+    record = {
+        "step": run.step,
+        "loss": loss,
+        "lr": lr,
+        "grad_norm": norm,
+        "ms": ms,
+        "tokens_per_s": run.tokens_per_step / ms * 1e3,
+        "peak_memory_bytes": peak_memory_bytes(run.device),
+        "mode": "compiled" if run.options.compile else "eager",
+    }
     with clock.paused():
         if due or run.step % run.options.eval_every == 0:
-            val_loss = evaluate(run)
-        print(progress_line(run.step, run.options.steps, loss, val_loss, lr, ms, run.tokens_per_step, peak), flush=True)
-        lines.write(
-            step=run.step,
-            loss=loss,
-            lr=lr,
-            grad_norm=norm,
-            ms=ms,
-            tokens_per_s=run.tokens_per_step / ms * 1e3,
-            peak_memory_bytes=peak,
-            mode="compiled" if run.options.compile else "eager",
-            **({} if val_loss is None else {"val_loss": val_loss}),
-        )
-        curve.add(run.step, loss, val_loss)
-        if val_loss is not None and not due:
+            record["val_loss"] = evaluate(run)
+        print(progress_line(record, run.options.steps), flush=True)
+        lines.write(record)
+        curve.add(run.step, loss, record.get("val_loss"))
+        if "val_loss" in record and not due:
             try:
                 save(run)
-            except (
-                checkpoint.CheckpointError
-            ) as fault:  # a full disk now need not end the run: it may have room at the next save
+            except checkpoint.CheckpointError as fault:
+                # A full disk need not end the run: there may be room at the next save.
                 print(f"warning: {fault}", file=sys.stderr, flush=True)
 
 
+def what_is_saved(run: Run) -> str:
+    if run.saved_step is None:
+        return "nothing was saved"
+    return f"the checkpoint of step {run.saved_step} is unchanged: {run.checkpoint}"
+
+
 def stop_for_bad_numbers(run: Run, loss: float, norm: float) -> None:
-    kept = (
-        f"the checkpoint of step {run.saved_step} is unchanged: {run.checkpoint}"
-        if run.saved_step
-        else "nothing was saved"
-    )
     raise TrainingError(
         message(
             "train",
             f"the loss or its gradient is not finite at step {run.step}",
             got=f"loss {loss}, gradient norm {norm}",
             location=("", 0),
-            help=f"{kept}; try a lower --lr, a smaller --clip, or --precision fp32",
+            help=f"{what_is_saved(run)}; try a lower --lr, a smaller --clip, or --precision fp32",
         )
     )
 
@@ -271,9 +269,12 @@ def main(argv: list[str] | None = None) -> int:
     print(describe(run), flush=True)
     try:
         train(run)
-    except (TrainingError, checkpoint.CheckpointError) as fault:
+    except (TrainingError, checkpoint.CheckpointError, OSError) as fault:
         print(f"error: {fault}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print(f"stopped; {what_is_saved(run)}", file=sys.stderr)
+        return 130
     if run.step < run.options.steps:
         print(f"saved {run.checkpoint} at step {run.step}; to go on:\n  {resume_command(run)}")
     elif run.options.sample_tokens > 0:
