@@ -77,8 +77,8 @@ def round_up(value: int, multiple: int) -> int:
 
 def configure(contract: Contract, facts: CpuFacts) -> ContractSchedule:
     """The schedule for one kernel; a pure function of shapes, dtype and facts."""
-    extents = [contract.extent(axis) for axis in ("batch", "m", "n", "k")]
-    return schedule(*extents, contract.dtype, facts)
+    batch, m, n, k = (contract.extent(axis) for axis in ("batch", "m", "n", "k"))
+    return schedule(batch, m, n, k, contract.dtype, facts)
 
 
 def schedule(batch: int, m: int, n: int, k: int, dtype: str, facts: CpuFacts) -> ContractSchedule:
