@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from cpu_kernels import Body, random, region, run, supports
+from cpu_kernels import Body, random, region, run
 
 ADD = region("%s = arith.addf %i0, %o0 : f32", "%s : f32")
 TOLERANCE = {"f32": 2e-5, "f64": 1e-13}
@@ -151,10 +151,50 @@ def test_full_argmax_is_the_first():
     assert index == a.argmax() and value == a.max()
 
 
-def test_sum_behind_a_sum_over_rows_is_refused():
+@pytest.mark.parametrize("shape", [(8, 20), (300, 33)])
+def test_sums_of_sums_and_what_they_normalise(shape):
+    """Batch norm: mean and variance over the rows, then every element; a factor by row as well."""
+    rows, columns = shape
     body = Body("column")
-    x = body.operand(8, 20)
-    total = body.reduce([(x, "d0, d1")], (20,), "d1", "rp", ADD)
-    centred = region("%r = arith.subf %i0, %i1 : f32", "%r : f32")
-    body.result(body.map([(x, "d0, d1"), (total, "d1")], (8, 20), centred))
-    assert "two kernels" in supports(body)
+    x, factor = body.operand(*shape), body.operand(rows)
+    scale = region(f"%c = arith.constant {1 / rows:.9f} : f32", "%r = arith.mulf %i0, %c : f32", "%r : f32")
+    mean = body.map([(body.reduce([(x, "d0, d1")], (columns,), "d1", "rp", ADD), "d0")], (columns,), scale)
+    square = region(
+        "%d = arith.subf %i0, %i1 : f32", "%q = arith.mulf %d, %d : f32", "%s = arith.addf %q, %o0 : f32", "%s : f32"
+    )
+    centred = [(x, "d0, d1"), (mean, "d1")]
+    variance = body.map([(body.reduce(centred, (columns,), "d1", "rp", square), "d0")], (columns,), scale)
+    text = region(
+        "%d = arith.subf %i0, %i1 : f32",
+        "%s = math.rsqrt %i2 : f32",
+        "%n = arith.mulf %d, %s : f32",
+        "%r = arith.mulf %n, %i3 : f32",
+        "%r : f32",
+    )
+    inputs = [(x, "d0, d1"), (mean, "d1"), (variance, "d1"), (factor, "d0")]
+    body.result(body.map(inputs, shape, text))
+    body.result(mean)
+    rng = np.random.default_rng(0)
+    a, f = random(rng, shape, "f32") * 3 + 1, random(rng, rows, "f32")
+    got, means = run(body, a, f)
+    a64 = a.astype(np.float64)
+    np.testing.assert_allclose(means, a64.mean(0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got, (a64 - a64.mean(0)) / a64.std(0) * f[:, None], rtol=1e-4, atol=1e-4)
+
+
+def test_column_argmin_is_the_first():
+    body = Body("column")
+    x = body.operand(70, 21)
+    value, index = body.fill((21,), "f32", "0x7F800000"), body.fill((21,), "i64", "0")
+    text = region(
+        "%k = linalg.index 0 : index",
+        "%ki = arith.index_cast %k : index to i64",
+        "%take = arith.cmpf olt, %i0, %o0 : f32",
+        "%v = arith.select %take, %i0, %o0 : f32",
+        "%n = arith.select %take, %ki, %o1 : i64",
+        "%v, %n : f32, i64",
+    )
+    results = body.generic([(x, "d0, d1")], [(value, "d1"), (index, "d1")], "rp", text)
+    body.result(results[1])
+    a = np.random.default_rng(0).integers(0, 9, (70, 21)).astype(np.float32)
+    np.testing.assert_array_equal(run(body, a)[0], a.argmin(0))

@@ -1,9 +1,10 @@
-"""column kernels: reductions over dimensions that are not the last, such as a bias gradient.
+"""column kernels: reductions over dimensions that are not the last: bias gradients, batch norm's statistics.
 
-Lanes lie along the last dimension of the results. Where few elements are summed for each result (or results are
-many), a strip of results keeps its accumulators in registers and runs through all of them ("strips", one phase).
-Otherwise tasks take ranges of the summed rows: several rows at a time are added to the task's partial sums, which
-stay in the first-level cache, and a second phase adds the tasks' sums in order ("rows").
+Lanes lie along the last dimension of the results. In the form "strips" (one phase) a strip of results keeps its
+accumulators in registers and runs through everything that it sums, once for each level of reductions; lanes never mix, so
+any region may be folded. It is taken where few elements are summed for each result, or results are many, or sums depend on
+sums. In the form "rows" tasks take ranges of the summed rows: several rows at a time are added to the task's partial sums,
+which stay in the first-level cache, and a second phase adds the tasks' sums in order.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from blutrain.nova.cpu.emit_loops import cut_tiles, for_each_row, strip_loop, un
 from blutrain.nova.cpu.emit_nest import Evaluator, Point
 from blutrain.nova.cpu.emit_reduce import Reduction, as_reduction
 from blutrain.nova.cpu.row_combine import PartialSums, emit_combine
-from blutrain.nova.emitter import Emitter
+from blutrain.nova.emitter import Emitter, lane_type
 from blutrain.nova.kernel import GeneratedKernel, Generic, Kernel, Phase, Produced, Unsupported, region_flops
 from blutrain.nova.target import CpuFacts
 
@@ -27,49 +28,54 @@ ROW_GROUP = 8  # rows added at once: streams that the prefetcher follows, one lo
 
 
 class _Plan:
+    """What belongs to which sweep over the summed rows: `levels[l]` are reductions, `stores[l]` results of all loops."""
+
     def __init__(self, kernel: Kernel):
         self.domain = build_domain(kernel)
-        self.reductions: list[Reduction] = []
-        self.posts: set[int] = set()
+        everything = frozenset(range(len(self.domain.extents)))
+        level_of: dict[int, int] = {}
+        reductions: list[Reduction] = []
         for index, placed in enumerate(self.domain.ops):
             if not isinstance(placed.op, Generic):
                 raise Unsupported("an op that is no generic in a column kernel")
             check_block(placed.op.block, has_extract=True)
             sources = [a.source for a in (*placed.inputs, *placed.outputs)]
-            if any(isinstance(s, Produced) and s.op in self.posts for s in sources):
-                self.posts.add(index)
-                if placed.reduced:
-                    raise Unsupported("a reduction of a reduction over leading dimensions: two kernels")
-            elif placed.reduced:
-                self.posts.add(index)
-                self.reductions.append(as_reduction(index, placed))
-        self.summed = self._summed_dims()
-        rest = frozenset(range(len(self.domain.extents))) - frozenset(self.summed)
-        self.kept_dims = tuple(sorted(rest))
-        if any(self.domain.ops[i].nest_dims & frozenset(self.summed) for i in self.posts - self._own()):
-            raise Unsupported("a result over the summed dimensions that depends on the sums: two kernels")
-        self.post_stores = [s for s in self.domain.stores if s.source.op in self.posts]
-        self.stores = [s for s in self.domain.stores if s.source.op not in self.posts]
-        self._check_stores(rest)
+            level_of[index] = max((level_of[s.op] for s in sources if isinstance(s, Produced)), default=0)
+            if placed.reduced:
+                if placed.nest_dims != everything:
+                    raise Unsupported("a reduction over a part of the kernel's loops")
+                level_of[index] += 1
+                reductions.append(as_reduction(index, placed))
+        self.summed, self.kept_dims = self._split_dims(reductions, everything)
+        depth = max(level_of[r.index] for r in reductions)
+        self.levels = [[r for r in reductions if level_of[r.index] == level + 1] for level in range(depth)]
+        self.stores: list[list[Store]] = [[] for _ in range(depth + 1)]
+        self.post_stores: list[Store] = []
+        for store in self.domain.stores:
+            if store.dims == frozenset(self.kept_dims):
+                self.post_stores.append(store)
+            elif store.dims == everything:
+                in_place = kernel.aliases[store.result] >= 0
+                last = depth if depth > 1 else level_of[store.source.op]
+                self.stores[max(last, level_of[store.source.op]) if in_place else level_of[store.source.op]].append(
+                    store
+                )
+            else:
+                raise Unsupported("results over different loops")
 
-    def _own(self) -> set[int]:
-        return {r.index for r in self.reductions}
-
-    def _summed_dims(self) -> tuple[int, ...]:
-        sets = {r.placed.reduced for r in self.reductions}
-        if len(sets) != 1 or any(r.is_ordered for r in self.reductions):
-            raise Unsupported("reductions over different dimensions, or without a known combiner")
+    def _split_dims(self, reductions: list[Reduction], everything: frozenset[int]) -> tuple[tuple, tuple]:
+        sets = {r.placed.reduced for r in reductions}
+        if len(sets) != 1:
+            raise Unsupported("no reduction, or reductions over different dimensions")
         (summed,) = sets
-        if len(summed) == len(self.domain.extents):
+        if summed == everything:
             raise Unsupported("a full reduction in a column kernel")
-        if any(r.placed.nest_dims != frozenset(range(len(self.domain.extents))) for r in self.reductions):
-            raise Unsupported("a reduction over a part of the kernel's loops")
-        return tuple(sorted(summed))
+        return tuple(sorted(summed)), tuple(sorted(everything - summed))
 
-    def _check_stores(self, kept: frozenset[int]) -> None:
-        everything = frozenset(range(len(self.domain.extents)))
-        if any(s.dims != everything for s in self.stores) or any(s.dims != kept for s in self.post_stores):
-            raise Unsupported("results over different loops")
+    @property
+    def needs_strips(self) -> bool:
+        """Sums that need sums, or that cannot be split into partial ones."""
+        return len(self.levels) > 1 or bool(self.stores[-1]) or any(r.is_ordered for r in self.levels[0])
 
     @property
     def num_summed(self) -> int:
@@ -93,7 +99,8 @@ def configure(kernel: Kernel, facts: CpuFacts) -> dict[str, int | str]:
     """`form` strips or rows; `tasks` shares of the results (strips) or of the summed rows (rows)."""
     plan, tasks = _Plan(kernel), num_tasks(kernel, facts)
     ops = sum(region_flops(op.block_ops) for op in kernel.generics)
-    form = "strips" if plan.num_summed <= STRIP_ROWS or plan.num_kept > 8 * plan.num_summed * tasks else "rows"
+    few = plan.num_summed <= STRIP_ROWS or plan.num_kept > 8 * plan.num_summed * tasks
+    form = "strips" if few or plan.needs_strips else "rows"
     if form == "rows":
         tasks = max(1, min(tasks, plan.num_summed // (4 * ROW_GROUP)))
     group = ROW_GROUP if ops <= 4 else ROW_GROUP // 2 if ops <= 12 else 1
@@ -146,37 +153,51 @@ class _Body:
         return [self.out], [tiles.tasks], 0
 
     def _strip(self, at: Point, starts: list[Number], mask: str | None) -> list[str]:
-        """All summed elements of a few vectors of results."""
-        reductions, lane = self.plan.reductions, self.lane_dim
-        points = [Point({lane: s}, self.out.innermost, at, lane, self.lanes, mask) for s in starts]
-
-        def add(index: str, values: list[str]) -> list[str]:
-            summed = unflatten(self.ints, self.extents, self.plan.summed, index)
-            middle = Point(summed, self.out.innermost, at)
-            left, results = iter(values), []
+        """A few vectors of results: one loop over the summed rows for each level."""
+        points = [Point({self.lane_dim: s}, self.out.innermost, at, self.lane_dim, self.lanes, mask) for s in starts]
+        for level, stores in enumerate(self.plan.stores):
+            reductions = self.plan.levels[level] if level < len(self.plan.levels) else []
+            if not reductions and not stores:
+                continue
+            totals = iter(self._sum_rows(points, reductions, stores))
             for point in points:
-                here = Point({lane: point.own[lane]}, self.out.innermost, middle, lane, self.lanes, mask)
                 for r in reductions:
-                    results += r.accumulate(self.evaluator, here, [next(left) for _ in r.dtypes])
-                self._write(here, self.plan.stores)
-            return results
-
-        carried = [c for r in reductions for c in r.carried(self.out, self.lanes)] * len(points)
-        count = self.ints.name(self.plan.num_summed)
-        totals = iter(self.out.loop(self.ints.name(0), count, self.ints.name(1), add, carried))
+                    mine = [next(totals) for _ in r.dtypes]
+                    done = mine if r.is_ordered else r.finish(self.evaluator, mine, point)
+                    point.memo.update(zip(r.results, done, strict=True))
         for point in points:
-            for r in reductions:
-                mine = [next(totals) for _ in r.dtypes]
-                point.memo.update(zip(r.results, r.finish(self.evaluator, mine, point), strict=True))
             self._write(point, self.plan.post_stores)
         return []
+
+    def _sum_rows(self, points: list[Point], reductions: list[Reduction], stores: list[Store]) -> list[str]:
+        """One loop over the summed rows; returns the accumulators of every point and reduction."""
+
+        def add(index: str, values: list[str]) -> list[str]:
+            left, results = iter(values), []
+            for point in points:
+                row = unflatten(self.ints, self.extents, self.plan.summed, index)
+                here = Point(row, self.out.innermost, point, self.lane_dim, self.lanes, point.mask)
+                for r in reductions:
+                    results += r.accumulate(self.evaluator, here, [next(left) for _ in r.dtypes])
+                self._write(here, stores)
+            return results
+
+        carried = [c for point in points for r in reductions for c in self._initial(r, point)]
+        count = self.ints.name(self.plan.num_summed)
+        return self.out.loop(self.ints.name(0), count, self.ints.name(1), add, carried)
+
+    def _initial(self, reduction: Reduction, point: Point) -> list[tuple[str, str]]:
+        if not reduction.is_ordered:
+            return reduction.carried(self.out, self.lanes)
+        accesses = reduction.placed.outputs
+        return [(self.evaluator.read(a, point), lane_type(a.dtype, self.lanes)) for a in accesses]
 
     # --- rows: partial sums in the cache
 
     def rows(self) -> tuple[list[Emitter], list[int], int]:
         per_task = round_up(math.ceil(self.plan.num_summed / self.config["tasks"]), self.config["group"])
         tasks = max(1, math.ceil(self.plan.num_summed / per_task))
-        partials = PartialSums(self.plan.domain, self.plan.reductions, tasks, start=0)
+        partials = PartialSums(self.plan.domain, self.plan.levels[0], tasks, start=0)
         partials.clear(self.out, self.lanes)
         top = Point({}, 0)
         first = self.ints.mul(TASK, per_task) if tasks > 1 else 0
@@ -213,10 +234,10 @@ class _Body:
 
         def strip(starts: list[Number], lanes: int, mask: str | None, _: list[str]) -> list[str]:
             points = [Point({lane: starts[0]}, self.out.innermost, r, lane, lanes, mask) for r in rows]
-            for reduction in self.plan.reductions:
+            for reduction in self.plan.levels[0]:
                 partials.accumulate(self.evaluator, reduction, *points)
             for point in points:
-                self._write(point, self.plan.stores)
+                self._write(point, self.plan.stores[0])
             return []
 
         return strip_loop(self.out, 0, length, length, self.lanes, 1, strip)

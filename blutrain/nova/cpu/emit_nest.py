@@ -189,6 +189,11 @@ class Evaluator:
         if not point.lanes:
             return self.memory.load(pointer, offset, access.dtype, 0)
         step = access.strides[point.lane_dim]
+        if step == 0 or self.domain.extents[point.lane_dim] == 1:
+            scalar = self.memory.load(pointer, offset, access.dtype, 0)
+            return self.out.value(
+                f"vector.broadcast {scalar} : {access.dtype} to {lane_type(access.dtype, point.lanes)}"
+            )
         if step == 1:
             return self.memory.load(pointer, offset, access.dtype, point.lanes, point.mask)
         return self.memory.load_at(
