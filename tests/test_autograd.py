@@ -392,7 +392,7 @@ def test_function_with_several_results_and_saved_results():
             return ge * ctx.saved_tensors[0] + g2 * 2
 
     x = bt.rand(3, dtype=bt.float64, requires_grad=True)
-    e, two, index = Both.apply(x)
+    _, two, index = Both.apply(x)
     assert not index.requires_grad
     gradcheck(lambda x: Both.apply(x)[0], (x,), order=2)
     two.sum().backward()
