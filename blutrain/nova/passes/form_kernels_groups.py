@@ -1,5 +1,8 @@
 """Which roots share a kernel: groups that grow by merging, never into a cycle, never across a change of the parallel row mapping.
 
+A result that is complete only when all rows are done (bias gradients, column outputs) is *late*: nothing that runs over the rows of the
+kernel may read it in the same kernel.
+
 A *root* is a node whose result exists as a tensor (see form_kernels); everything between roots is recomputed where it is read. Two groups can
 merge only where both read (or one makes) some value at every point of their nests, which tells how the loops of one lie in the loops of the
 other, and where the anchor of the merged group takes every member:
@@ -96,6 +99,12 @@ class Group:
             return is_map and loops == everything
         return self.anchor == MAP and (is_map or root.node.kind == LOOKUP) and loops == everything
 
+    def is_late(self, root: Root, place: tuple[int, ...]) -> bool:
+        """Whether the result of `root` is complete only when all rows are done: nothing over the rows may read it here."""
+        if root.node.kind != REDUCE:
+            return False
+        return self.anchor in (CONTRACT, COLUMN) or {place[d] for d in root.loops.reduced} != self.reduced
+
     def _makes_all(self, root: Root) -> bool:
         """Whether all tensors (not single numbers) that `root` reads are made here."""
         made = {member.node.result.number for member in self.roots}
@@ -148,6 +157,8 @@ class Groups:
         }
         if not all(a.takes(root, moved[root.node.number]) for root in b.roots) or not self.can_merge(a, b):
             return False
+        if _reads_late(a, [*a.roots, *b.roots], a.places | moved):
+            return False
         a.places.update(moved)
         a.roots = sorted(a.roots + b.roots, key=lambda root: root.node.number)
         for root in b.roots:
@@ -173,6 +184,16 @@ class Groups:
         """Living groups, each after those it depends on, otherwise by their first root."""
         alive = [g for g in self.groups if g.roots]
         return sorted(alive, key=lambda g: (self.before[g.number].bit_count(), g.roots[0].node.number))
+
+
+def _reads_late(group: Group, roots: list[Root], places: dict[int, tuple[int, ...]]) -> bool:
+    """Whether one of `roots` reads a late result of another; maps of a column's results may."""
+    late = {root.node.number for root in roots if group.is_late(root, places[root.node.number])}
+    if not late:
+        return False
+    readers = [root for root in roots if group.anchor != COLUMN or root.node.kind == REDUCE]
+    sources = (source_node(read) for root in readers for read in root.leaves)
+    return any(source is not None and source.number in late for source in sources)
 
 
 def source_node(read: Read) -> Node | None:

@@ -28,7 +28,6 @@ from mlir import ir
 
 from ..dialect.definition import TERMINATOR
 from ..kernel import ALIGNMENT_BYTES, ITEM_BYTES, Generic, Kernel, Operand, kernel_text, read_kernel
-from .configure import config_attribute, schedule_of
 from .step_launches import Buffer, Launch, StepLaunches
 
 NAME = "plan_memory"
@@ -36,7 +35,7 @@ NAME = "plan_memory"
 
 def run(module: ir.Module, facts) -> None:
     """See the module. Adds launches that copy state where it could not be written directly."""
-    planner = _Planner(StepLaunches(module), facts)
+    planner = _Planner(StepLaunches(module))
     planner.place_state()
     planner.place_outputs()
     planner.place_arena()
@@ -46,14 +45,15 @@ def run(module: ir.Module, facts) -> None:
 class _Planner:
     """`places[b]` is the place of buffer b as text: "arena:64", "input:3", "output:0"."""
 
-    def __init__(self, step: StepLaunches, facts):
-        self.step, self.facts = step, facts
+    def __init__(self, step: StepLaunches):
+        self.step = step
         self.places: dict[int, str] = {i: f"input:{i}" for i in range(step.num_arguments)}
         self.aliases: list[list[int]] = [[-1] * len(launch.results) for launch in step.launches]
         self.copies: list[Buffer] = []
         self.shared: dict[int, int] = {}
         self.predicated: set[int] = set()
         self.arena_bytes = self.live_bytes = 0
+        self._texts: dict[int, str] = {}
         self._pointwise: dict[str, list[set[int]]] = {}
 
     # --- state and outputs
@@ -84,15 +84,17 @@ class _Planner:
         launch = self.step.launches[number]
         operands = [i for i, b in enumerate(launch.operands) if b == buffer]
         taken = set(self.aliases[number])
-        if len(operands) != 1 or operands[0] in taken or operands[0] not in self._pointwise_operands(launch)[result]:
+        if len(operands) != 1 or operands[0] in taken or operands[0] not in self._pointwise_operands(number)[result]:
             return False
         self.aliases[number][result] = operands[0]
         return True
 
-    def _pointwise_operands(self, launch: Launch) -> list[set[int]]:
-        text = kernel_text(launch.op)
+    def _pointwise_operands(self, number: int) -> list[set[int]]:
+        if number not in self._texts:
+            self._texts[number] = kernel_text(self.step.launches[number].op)
+        text = self._texts[number]
         if text not in self._pointwise:
-            self._pointwise[text] = pointwise_operands(read_kernel(launch.op))
+            self._pointwise[text] = pointwise_operands(read_kernel(self.step.launches[number].op))
         return self._pointwise[text]
 
     def place_outputs(self) -> None:
@@ -179,10 +181,6 @@ class _Planner:
             clone = kernel.operation.clone()
         clone.move_before(first)
         clone.operands[0] = value
-        target = next(
-            op.operation for op in clone.regions[0].blocks[0].operations if op.operation.name == "linalg.generic"
-        )
-        target.attributes["lowering_config"] = config_attribute(schedule_of(clone, self.facts))
         assign.operands[1] = clone.results[0]
 
     def _assigns(self) -> list[ir.Operation]:
