@@ -77,24 +77,30 @@ class _Expansion:
         self.loss_attrs = {k: self.attrs[k] for k in ("ignore_index", "label_smoothing")} | {"reduction": "none"}
 
     def results(self) -> list[ir.Value]:
-        """The values that replace the results: sums are added up chunk by chunk, none outlives its chunk."""
-        kept = self._rows_kept() if self.attrs["reduction"] == "mean" else None
-        scale = self._scale(kept)
+        """The values that replace the results. Sums are added up chunk by chunk: none outlives its chunk."""
+        scale = self._scale()
         size = chunk_rows(self.rows, self.weight.shape[0], self.dtype.itemsize)
         parts: list[list[ir.Value]] = []
         for start in range(0, self.rows, size):
-            losses, *gradients = self._chunk(start, min(size, self.rows - start), scale)
-            if self.attrs["reduction"] != "none":
-                losses = self._make("sum", [losses], {"dims": (0,), "keepdim": False})
-            new = [[losses], *[[g] for g in gradients]]
-            parts = [self._join(i, a, b[0]) for i, (a, b) in enumerate(zip(parts, new))] if parts else new
-        loss, *gradients = [self._concat(p) for p in parts]
-        return [loss if kept is None else self._make("div", [loss, kept]), *gradients]
+            new = self._chunk(start, min(size, self.rows - start), scale)
+            parts = [self._join(i, a, b) for i, (a, b) in enumerate(zip(parts, new))] if parts else [[v] for v in new]
+        losses, *gradients = [self._concat(p) for p in parts]
+        return [self._loss(losses), *gradients]
 
     def _join(self, result: int, parts: list[ir.Value], part: ir.Value) -> list[ir.Value]:
-        """Result `result` of the chunks so far and one more: rows one behind the other, the rest added."""
-        is_rows = self.attrs["reduction"] == "none" if result == 0 else result == 1 and self.attrs["needs"][0]
+        """Result `result` of the chunks so far and one more: rows (losses, dx) one behind the other, the rest added."""
+        is_rows = result == 0 or (result == 1 and self.attrs["needs"][0])
         return [*parts, part] if is_rows else [self._make("add", [parts[0], part])]
+
+    def _loss(self, losses: ir.Value) -> ir.Value:
+        """The losses of all rows, reduced."""
+        if self.attrs["reduction"] == "none":
+            return losses
+        total = self._make("sum", [losses], {"dims": (0,), "keepdim": False})
+        if self.attrs["reduction"] == "sum":
+            return total
+        # Counted again: one count for scale and loss would make the first chunk's backward wait for the last loss.
+        return self._make("div", [total, self._rows_kept()])
 
     def _make(self, name: str, operands: list[ir.Value], attrs: dict | None = None):
         """The results of primitive `name`, shaped by its own rule."""
@@ -115,11 +121,13 @@ class _Expansion:
         g = self._make("cross_entropy_backward", [rows, logits, target, lse], self.loss_attrs)
         return [losses, *self._make("linear_backward", [g, x, self.w], {"needs": self.attrs["needs"]})]
 
-    def _scale(self, kept: ir.Value | None) -> ir.Value | None:
+    def _scale(self) -> ir.Value | None:
         """The gradient of each row's loss; None where no gradient is asked for."""
         if not self.grad:
             return None
-        return self.grad[0] if kept is None else self._make("div", [self.grad[0], kept])
+        return (
+            self._make("div", [self.grad[0], self._rows_kept()]) if self.attrs["reduction"] == "mean" else self.grad[0]
+        )
 
     def _rows_kept(self) -> ir.Value:
         ignored = self.graph.constant(self.attrs["ignore_index"], self.graph.aval(self.target).dtype)
