@@ -6,8 +6,8 @@ import warnings
 
 import numpy as np
 import pytest
-
 from loops import LOOPS
+
 from blutrain.nova import NovaWarning, flush, forget_warnings
 
 # Loops that are refused: they run by the eager rules, with a warning, and are right all the same.
@@ -19,7 +19,7 @@ REFUSED = {"value_read_in_forward", "global_value_read_in_forward"}
 def test_eager_and_compiled_agree(name, executor, monkeypatch):
     """Same losses, norms and parameters to 1e-9 in float64."""
     if executor == "interpreter":
-        monkeypatch.setattr("blutrain.nova.flush.compile_trace", InterpretedProgram)
+        monkeypatch.setattr("blutrain.nova.execute.compile_trace", InterpretedProgram)
     forget_warnings()
     eager = LOOPS[name](False)
     with warnings.catch_warnings(record=True) as caught:

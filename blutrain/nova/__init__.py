@@ -1,6 +1,6 @@
 """nova: the JIT compiler. `model.compile()` turns it on; see docs/architecture.md for the whole way.
 
-Reading order: trace (what is recorded), log and record (events, replay), flush (who executes), interpret and program (the two
+Reading order: trace (what is recorded), log and record (events, replay), execute (the flush), interpret and program (the two
 executors), then import_trace, dialect, passes, kernel, clone and cpu (the compiler). Imports tensor, autograd's slot in dispatch and nn's
 Module; MLIR only below import_trace, so that a program from the disk cache loads without it.
 """

@@ -51,7 +51,11 @@ class CompiledModule:
         module = self._module()
         tree = []
         for m in module.modules():
-            tensors = [(k, id(v), v.requires_grad) for k, v in m.__dict__.items() if isinstance(v, Tensor) and self._is_state(m, k, v)]
+            tensors = [
+                (k, id(v), v.requires_grad)
+                for k, v in m.__dict__.items()
+                if isinstance(v, Tensor) and self._is_state(m, k, v)
+            ]
             tree.append((id(m), m.training, tuple(tensors), _hook_count(m)))
         noted = [(key, _guard(m.__dict__.get(name, _MISSING))) for key, (m, name) in self.noted.items()]
         return tuple(tree), tuple(noted)
@@ -104,7 +108,12 @@ def _noting_class(cls: type, compiled: CompiledModule, modules: dict[int, Module
 
 def _hook_count(module: Module) -> int:
     d = module.__dict__
-    return len(d["_forward_hooks"]) + len(d["_forward_pre_hooks"]) + len(d["_backward_hooks"]) + len(d["_backward_pre_hooks"])
+    return (
+        len(d["_forward_hooks"])
+        + len(d["_forward_pre_hooks"])
+        + len(d["_backward_hooks"])
+        + len(d["_backward_pre_hooks"])
+    )
 
 
 def _guard(value) -> Any:

@@ -71,14 +71,18 @@ def _execute(recorder: Recorder, log: Log, step: Step, wanted: set[int]) -> dict
     outputs = sorted(wanted | set(entry.outputs)) if entry is not None else sorted(wanted)
     trace = trace_of(log, outputs)
     final = entry is not None and entry.final
-    if not final and (_compiles_first(log, trace) or (entry is not None and not step.has_gradients)):
+    if (
+        not final
+        and not step.is_unstable
+        and (_compiles_first(log, trace) or (entry is not None and not step.has_gradients))
+    ):
         entry = _compile(recorder, log, step, outputs, trace)
         if entry.program is not None:
             return entry.program.run(log)
     results = _interpret(trace, log)
     if entry is None:
         step.executable = StepProgram(trace, outputs, owner=log.owner, residuals=log.residuals())
-        if step.has_gradients:
+        if step.has_gradients and not step.is_unstable:
             _compile(recorder, log, step, outputs, trace)
     return results
 

@@ -17,7 +17,10 @@ from ..errors import message
 from ..tensor import dispatch
 from ..tensor.aval import Aval
 from ..tensor.tensor import Tensor, aval_of, storage_epoch
+from .refuse import refuse
 from .trace import Constant, Location, Node, freeze
+
+MAX_VARIANTS = 2  # programs for calls with equal keys that record different things
 
 
 class Handle:
@@ -120,6 +123,16 @@ class Step:
             step = step.parent
         return False
 
+    @property
+    def is_unstable(self) -> bool:
+        """Whether a call on the way here keeps recording something new: a program would rarely serve twice."""
+        step = self
+        while step.parent is not None:
+            if len(step.parent.children[step.key]) > MAX_VARIANTS:
+                return True
+            step = step.parent
+        return False
+
     def digest(self) -> tuple:
         """What must be equal for two recordings of one event to be the same program text."""
         captured = tuple((v, id(t)) for v, t in self.captured)
@@ -164,10 +177,19 @@ class Log:
         value = self.find(tensor)
         if value is not None:
             return value, tensor.requires_grad
-        position = self.fresh.setdefault(id(tensor), tensor) and list(self.fresh).index(id(tensor))
+        self.fresh.setdefault(id(tensor), tensor)
+        position = list(self.fresh).index(id(tensor))
         base = tensor._base
         aliased = None if base is None else self.find(base)
-        return "new", position, tensor._aval, tensor.requires_grad, tensor.grad_fn is not None, base is not None, aliased
+        return (
+            "new",
+            position,
+            tensor._aval,
+            tensor.requires_grad,
+            tensor.grad_fn is not None,
+            base is not None,
+            aliased,
+        )
 
     def find(self, tensor: Tensor) -> int | None:
         """The value that a real tensor, or an alias of one, stands for in this log; None if it is not known."""
@@ -224,7 +246,7 @@ class Log:
             generator.counter += count
         self._enter(step)
         for old, new in step.rebinds:
-            for tensor in filter(None, [r() for r in self.live.get(old, ())]):
+            for tensor in alive(self.live.get(old, ())):
                 self._attach(tensor, new)
         for module, name, tree in step.attributes:
             module.__dict__[name] = self.revive(tree)
@@ -232,7 +254,9 @@ class Log:
 
     def revive(self, tree):
         """A step's result with pending (or the original outside) tensors in place of its leaves."""
-        return map_tree(tree, Leaf, lambda x: self.externals[x.value] if x.external else self.pending(x.value, x.requires_grad))
+        return map_tree(
+            tree, Leaf, lambda x: self.externals[x.value] if x.external else self.pending(x.value, x.requires_grad)
+        )
 
     def pending(self, value: int, requires_grad: bool) -> Tensor:
         """A new pending tensor for a value of this log."""
@@ -261,7 +285,9 @@ class Log:
 
     # ---------------------------------------------------------------- recording
 
-    def record(self, key: tuple, scalars: list[float | int], body: Callable[[list], Any], variant_of: Step | None = None):
+    def record(
+        self, key: tuple, scalars: list[float | int], body: Callable[[list], Any], variant_of: Step | None = None
+    ):
         """Record a new event: `body(runtime scalars)` runs user code; its result is the event's.
 
         An exception in `body` leaves the log as it was before the event.
@@ -296,8 +322,22 @@ class Log:
             if other.digest() == digest:
                 other.verified = True
                 return other
+        if variants and step.key[0] == "call":
+            self._warn_unstable(variants[0], step)
         variants.append(step)
         return step
+
+    def _warn_unstable(self, first: Step, second: Step) -> None:
+        """The same call recorded something else: forward depends on a value that is not part of the key."""
+        pairs = zip(first.nodes, second.nodes, strict=False)
+        node = next((b for a, b in pairs if a.key() != b.key()), second.nodes[-1] if second.nodes else None)
+        strict = self.owner is not None and self.owner.options.strict
+        refuse(
+            "unstable",
+            node.location if node else "<empty>",
+            strict=strict,
+            detail=f"first in {node.prim.name}" if node else "",
+        )
 
     def scalar(self, number: float | int):
         """A run-time scalar of the event being recorded."""
@@ -408,7 +448,12 @@ class Log:
         if not self.taped or not self.proxies:
             return
         gates = {id(p): t for k, p in self.proxies.items() for t in self.externals.values() if id(t) == k}
-        todo = [t.grad_fn for refs in self.live.values() for t in (r() for r in refs) if t is not None and t.grad_fn is not None]
+        todo = [
+            t.grad_fn
+            for refs in self.live.values()
+            for t in (r() for r in refs)
+            if t is not None and t.grad_fn is not None
+        ]
         seen = set()
         while todo:
             node = todo.pop()
@@ -430,20 +475,20 @@ class Log:
 
     def resolve(self, results: dict[int, Any]) -> None:
         """Give every pending tensor its array."""
-        for handle in filter(None, [r() for r in self.handles]):
+        for handle in alive(self.handles):
             handle.array, handle.log = results[handle.value], None
         for refs in self.live.values():
-            for tensor in filter(None, [r() for r in refs]):
+            for tensor in alive(refs):
                 if tensor._pending is not None:
                     tensor._array, tensor._pending = tensor._pending.array, None
 
     def resolved(self, value: int) -> Tensor | None:
         """A tensor of user code that stood for `value`, if it is still held."""
-        return next(filter(None, [r() for r in self.live.get(value, ())]), None)
+        return next(iter(alive(self.live.get(value, ()))), None)
 
     def fail(self, error: BaseException) -> None:
         """The flush raised: pending tensors keep the error for whoever reads them."""
-        for handle in filter(None, [r() for r in self.handles]):
+        for handle in alive(self.handles):
             handle.error, handle.log = error, None
 
     # ---------------------------------------------------------------- hydrate
@@ -452,7 +497,7 @@ class Log:
         """Give the pending tensors of replayed steps their tape, so that new events can be recorded behind them."""
         tensors: dict[int, Tensor] = {}
         for value, refs in self.live.items():
-            for tensor in filter(None, (r() for r in refs)):
+            for tensor in alive(refs):
                 tensors.setdefault(value, tensor)
         for step in self.steps:
             for value, tensor in step.captured:
@@ -467,7 +512,7 @@ class Log:
                 if value in tensors:
                     dispatch.tape.release(tensors[value])
         for value, refs in self.live.items():
-            for tensor in filter(None, (r() for r in refs)):
+            for tensor in alive(refs):
                 twin = tensors[value]
                 if twin is not tensor:
                     tensor.grad_fn, tensor.requires_grad = twin.grad_fn, twin.requires_grad
@@ -502,6 +547,11 @@ class Log:
         if tensor is None and id(parameter) in self.grads:
             tensor = self.grad_tensors[id(parameter)] = self.pending(self.grads[id(parameter)][1], False)
         return tensor
+
+
+def alive(refs) -> list:
+    """What weak references still point at."""
+    return [x for x in (r() for r in refs) if x is not None]
 
 
 def _root(tensor: Tensor) -> Tensor:

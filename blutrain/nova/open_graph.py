@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import message
 from ..tensor import dispatch
 from ..tensor.tensor import Tensor
-from .log import FunctionCall, Handle, Log
+from .log import FunctionCall, Handle, Log, alive
 from .trace import Constant
 
 
@@ -28,7 +28,7 @@ class OpenGraph:
         self.holders: dict[int, weakref.ref] = {}
         self.freed = False
         for value, refs in log.live.items():
-            for tensor in filter(None, [r() for r in refs]):
+            for tensor in alive(refs):
                 if tensor.requires_grad:
                     tensor.grad_fn = dispatch.tape.deferred(self.open)
                     self.holders[id(tensor)] = weakref.ref(tensor)
@@ -48,7 +48,9 @@ class OpenGraph:
         """Build the tape and put the held tensors on it. Errors: RuntimeError for a graph that backward used up."""
         if self.freed:
             raise RuntimeError(
-                message("backward", "the graph was used by an earlier backward", help="pass retain_graph=True to that one")
+                message(
+                    "backward", "the graph was used by an earlier backward", help="pass retain_graph=True to that one"
+                )
             )
         tensors = {**self.externals, **self.residuals}
         for tensor in self.residuals.values():

@@ -17,7 +17,7 @@ from ..tensor.primitive import Primitive
 from ..tensor.tensor import Tensor, structure_epoch
 from .compiled import CompiledModule, random_state
 from .execute import flush_log
-from .log import FunctionCall, Log, RuntimeFloat, RuntimeInt, Step, operand_key
+from .log import FunctionCall, Log, RuntimeInt, Step, operand_key
 from .open_graph import OpenGraph, graph_of
 from .refuse import refuse
 from .slots import GradSlots, Group, zeros_like

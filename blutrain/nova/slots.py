@@ -30,7 +30,10 @@ class GradSlots:
         self._group_of: dict[int, Group] = {}
         self._groups: set[Group] = set()
         self._epoch = 0  # counts real gradients that were set
-        self._clean: tuple[int, int] = (-1, -1)  # a list of parameters (its id) found without gradients, and the epoch then
+        self._clean: tuple[int, int] = (
+            -1,
+            -1,
+        )  # a list of parameters (its id) found without gradients, and the epoch then
 
     def consume(self, group: Group) -> None:
         """The step of `group` ran: its members' slots are consumed."""
