@@ -13,7 +13,7 @@ from mlir import ir
 
 from blutrain.nova.cpu import generate as cpu
 from blutrain.nova.cpu import lower, orc
-from blutrain.nova.kernel import GeneratedKernel
+from blutrain.nova.kernel import GeneratedKernel, read_kernel
 from blutrain.nova.target import host_cpu
 
 NUMPY = {
@@ -154,24 +154,27 @@ def context() -> ir.Context:
     return ctx
 
 
+def parse(body: Body) -> ir.Operation:
+    """The kernel op, in the running context; its module lives as long as it."""
+    module = ir.Module.parse(body.text())
+    return module.body.operations[0].regions[0].blocks[0].operations[0].operation
+
+
 def generate(body: Body, facts=TWO_THREADS) -> GeneratedKernel:
     with context(), ir.Location.unknown():
-        module = ir.Module.parse(body.text())
-        kernel = module.body.operations[0].regions[0].blocks[0].operations[0]
-        return cpu.generate(kernel, facts)
+        return cpu.generate(parse(body), facts)
 
 
 def supports(body: Body) -> str | None:
     with context(), ir.Location.unknown():
-        module = ir.Module.parse(body.text())
-        return cpu.supports(module.body.operations[0].regions[0].blocks[0].operations[0])
+        return cpu.supports(parse(body))
 
 
-class Compiled:
-    """A generated kernel in executable memory; `run` calls its phases task by task."""
+class CompiledOp:
+    """The generated code of a `nova.kernel` op in executable memory; `run` calls its phases task by task."""
 
-    def __init__(self, body: Body, facts=TWO_THREADS):
-        self.body, self.generated = body, generate(body, facts)
+    def __init__(self, op: ir.Operation, facts=TWO_THREADS):
+        self.kernel, self.generated = read_kernel(op), cpu.generate(op, facts)
         data = lower.compile_text(self.generated.text, *facts.codegen_key(), str(orc.library_path()))
         self.loaded = orc.load_object(data, [p.symbol for p in self.generated.phases])
         kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
@@ -181,9 +184,9 @@ class Compiled:
     def bind(self, arrays: Sequence[np.ndarray]) -> tuple[list[np.ndarray], ctypes.Array]:
         """(results, operand pointers). Aliased results are the operand's own array."""
         outputs = []
-        for value, alias in zip(self.body.results, self.body.aliases, strict=True):
+        for value, alias in zip(self.kernel.results, self.kernel.aliases, strict=True):
             outputs.append(arrays[alias] if alias >= 0 else poisoned(value.shape, value.dtype))
-        for array, value in zip(arrays, self.body.operands, strict=True):
+        for array, value in zip(arrays, self.kernel.operands, strict=True):
             assert array.shape == value.shape and array.dtype == NUMPY[value.dtype] and array.flags.c_contiguous
         pointers = [a.ctypes.data for a in (*arrays, *outputs)]
         return outputs, (ctypes.c_void_p * len(pointers))(*pointers)
@@ -200,6 +203,14 @@ class Compiled:
         self.launch(pointers)
         assert (self.workspace[self.generated.workspace_bytes :] == 0xAB).all(), "wrote past the workspace"
         return outputs
+
+
+class Compiled(CompiledOp):
+    """The code of a `Body`."""
+
+    def __init__(self, body: Body, facts=TWO_THREADS):
+        with context(), ir.Location.unknown():
+            super().__init__(parse(body), facts)
 
 
 def run(body: Body, *arrays: np.ndarray, facts=TWO_THREADS) -> list[np.ndarray]:

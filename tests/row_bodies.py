@@ -112,7 +112,7 @@ def cross_entropy(
 ) -> Body:
     """Mean loss and the gradient of the summed loss with respect to the logits.
 
-    Rows whose target is ignore_index count nowhere. With smoothing s the target distribution is (1-s) at the target plus
+    Rows whose target is ignore_index count nowhere. With smoothing s the target distribution is 1-s at the target plus
     s/cols everywhere. Results: mean loss (0-d), kept rows (0-d), lse (rows), dlogits (rows, cols).
     """
     b = Body("row")

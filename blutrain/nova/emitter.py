@@ -126,6 +126,9 @@ class Emitter:
         """Everything emitted, constants first."""
         lines = []
         for (literal, type_), name in self._constants.items():
-            value = f"dense<{literal}> : {type_}" if type_.startswith("vector") else f"{literal} : {type_}"
+            if type_.startswith("vector"):
+                value = f"dense<{literal}> : {type_}"
+            else:
+                value = literal if type_ == "i1" else f"{literal} : {type_}"  # `true` and `false` carry their type
             lines.append(f"  {name} = arith.constant {value}")
         return "\n".join(lines + self.blocks[0])

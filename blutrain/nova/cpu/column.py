@@ -1,10 +1,10 @@
 """column kernels: reductions over dimensions that are not the last: bias gradients, batch norm's statistics.
 
 Lanes lie along the last dimension of the results. In the form "strips" (one phase) a strip of results keeps its
-accumulators in registers and runs through everything that it sums, once for each level of reductions; lanes never mix, so
-any region may be folded. It is taken where few elements are summed for each result, or results are many, or sums depend on
-sums. In the form "rows" tasks take ranges of the summed rows: several rows at a time are added to the task's partial sums,
-which stay in the first-level cache, and a second phase adds the tasks' sums in order.
+accumulators in registers and runs through everything that it sums, once for each level of reductions; lanes never
+mix, so any region may be folded. It is taken where few elements are summed for each result, or results are many,
+or sums depend on sums. In the form "rows" tasks take ranges of the summed rows: several rows at a time are added
+to the task's partial sums, which stay in the first-level cache, and a second phase adds the tasks' sums in order.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROW_GROUP = 8  # rows added at once: streams that the prefetcher follows, one lo
 
 
 class _Plan:
-    """What belongs to which sweep over the summed rows: `levels[l]` are reductions, `stores[l]` results of all loops."""
+    """What belongs to which sweep over the summed rows: `levels[l]` reductions, `stores[l]` results of all loops."""
 
     def __init__(self, kernel: Kernel):
         self.domain = build_domain(kernel)
