@@ -74,10 +74,16 @@ def _numbers(seed, draw, site: int):
 def dropout(xp, x, seed, draw, *, p, site=0):
     """The eager rule of dropout."""
     threshold = keep_threshold(1 - p)
-    x = cupy.ascontiguousarray(x)
     if threshold == ALL_KEPT and p == 0:
         return x.copy()
     y = cupy.empty(x.shape, x.dtype)
-    args = (x, y, numpy.int64(x.size), numpy.uint64(threshold), numpy.float64(scale_of(p)), *_numbers(seed, draw, site))
+    args = (
+        cupy.ascontiguousarray(x),
+        y,
+        numpy.int64(x.size),
+        numpy.uint64(threshold),
+        numpy.float64(scale_of(p)),
+        *_numbers(seed, draw, site),
+    )
     launch_elementwise(function(DROPOUT, "dropout", T=x.dtype), -(-x.size // 4), args)
     return y

@@ -49,8 +49,8 @@ def gelu_backward(xp, grad, x, *, approximate):
 
 
 def _launch(name: str, arrays, approximate: str):
-    arrays = [cupy.ascontiguousarray(a) for a in arrays]
     result = cupy.empty(arrays[-1].shape, arrays[-1].dtype)
+    arrays = [cupy.ascontiguousarray(a) for a in arrays]
     kernel = function(BODY, name, T=result.dtype)
     launch_elementwise(
         kernel, result.size, (*arrays, result, numpy.int64(result.size), numpy.int32(approximate == "tanh"))

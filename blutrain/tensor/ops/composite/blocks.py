@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy
 
-# Elements of a block: 64 KB of float32, so that an input, an output and two or three temporaries share a 256 KB cache.
-BLOCK = 1 << 14
+# Elements of a block: 128 KB of float32, so that an input, an output and a few temporaries share a cache of 1 MB; below
+# 32 KB the cost of the NumPy calls shows. Measured on an EPYC core: 1 << 14 to 1 << 18 are within 20 %.
+BLOCK = 1 << 15
 
 
 def compute_type(dtype: numpy.dtype) -> numpy.dtype:
