@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import ml_dtypes
@@ -148,26 +149,24 @@ class Body:
         )
 
 
-def context() -> ir.Context:
+@contextmanager
+def parsed(body: Body) -> Iterator[ir.Operation]:
+    """The kernel op, inside a context of its own."""
     ctx = ir.Context()
     ctx.allow_unregistered_dialects = True
-    return ctx
-
-
-def parse(body: Body) -> ir.Operation:
-    """The kernel op, in the running context; its module lives as long as it."""
-    module = ir.Module.parse(body.text())
-    return module.body.operations[0].regions[0].blocks[0].operations[0].operation
+    with ctx, ir.Location.unknown():
+        module = ir.Module.parse(body.text())
+        yield module.body.operations[0].regions[0].blocks[0].operations[0].operation
 
 
 def generate(body: Body, facts=TWO_THREADS) -> GeneratedKernel:
-    with context(), ir.Location.unknown():
-        return cpu.generate(parse(body), facts)
+    with parsed(body) as op:
+        return cpu.generate(op, facts)
 
 
 def supports(body: Body) -> str | None:
-    with context(), ir.Location.unknown():
-        return cpu.supports(parse(body))
+    with parsed(body) as op:
+        return cpu.supports(op)
 
 
 class CompiledOp:
@@ -209,8 +208,8 @@ class Compiled(CompiledOp):
     """The code of a `Body`."""
 
     def __init__(self, body: Body, facts=TWO_THREADS):
-        with context(), ir.Location.unknown():
-            super().__init__(parse(body), facts)
+        with parsed(body) as op:
+            super().__init__(op, facts)
 
 
 def run(body: Body, *arrays: np.ndarray, facts=TWO_THREADS) -> list[np.ndarray]:
