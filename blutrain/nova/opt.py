@@ -12,6 +12,7 @@ import argparse
 import sys
 
 from mlir import ir
+from mlir.ir import MLIRError  # pyright: ignore[reportAttributeAccessIssue]  (the stubs lack it)
 
 from ..errors import NovaError
 from . import pipeline
@@ -38,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
             verify(module)
             report = run_passes(module, names, _facts(), Settings(options.dump, True, options.target))
             print(module.operation.get_asm(enable_debug_info=True))
-    except (NovaError, VerifyError, ir.MLIRError, ValueError) as fault:
+    except (NovaError, VerifyError, MLIRError, ValueError) as fault:
         print(fault, file=sys.stderr)
         return 1
     if options.timing:

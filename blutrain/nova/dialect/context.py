@@ -13,7 +13,7 @@ from ...tensor import ops  # noqa: F401  (fills the table)
 @cache
 def _find_classes() -> None:
     """Have MLIR's bindings find the Python classes of the operations (nova.py)."""
-    _cext.globals.append_dialect_search_prefix(__package__)
+    _cext.globals.append_dialect_search_prefix(__name__.rpartition(".")[0])
 
 
 def create_context() -> ir.Context:

@@ -5,6 +5,8 @@ All functions need a current context (`with context:`), as MLIR's own constructo
 
 from __future__ import annotations
 
+from typing import Any
+
 from mlir import ir
 
 from ...tensor.aval import Aval
@@ -38,7 +40,8 @@ def dtype_of(type_: ir.Type) -> DType:
 
 def aval_of(type_: ir.Type) -> Aval:
     """Shape and dtype of a ranked tensor type."""
-    return Aval(tuple(type_.shape), dtype_of(type_.element_type))
+    tensor = ir.RankedTensorType(type_)
+    return Aval(tuple(tensor.shape), dtype_of(tensor.element_type))
 
 
 def attribute_of(value) -> ir.Attribute:
@@ -66,7 +69,7 @@ def attribute_of(value) -> ir.Attribute:
     raise TypeError(f"no MLIR attribute stands for {value!r} of type {type(value).__name__}")
 
 
-def python_of(attribute: ir.Attribute):
+def python_of(attribute: ir.Attribute) -> Any:
     """The inverse of `attribute_of`: also reads `array<i32: ...>` and scalars of any width."""
     if isinstance(attribute, (ir.BoolAttr, ir.IntegerAttr, ir.FloatAttr, ir.StringAttr)):
         return attribute.value

@@ -50,8 +50,8 @@ class Graph:
     @cached_property
     def roles(self) -> tuple[str, ...]:
         """The role of every argument: "state", "input" or "scalar"."""
-        attributes = self.func.attributes["arg_attrs"] if "arg_attrs" in self.func.attributes else ()
-        found = tuple(ir.StringAttr(a[ROLE]).value if ROLE in a else "input" for a in attributes)
+        attributes = ir.ArrayAttr(self.func.attributes["arg_attrs"]) if "arg_attrs" in self.func.attributes else ()
+        found = tuple(ir.StringAttr(a[ROLE]).value if ROLE in a else "input" for a in map(ir.DictAttr, attributes))
         return found or ("input",) * len(self.arguments)
 
     def operations(self) -> list[ir.Operation]:
@@ -83,7 +83,7 @@ class Graph:
         if prim is None or not isinstance(prim.nova, Scalar) or prim.name == "cast":
             return False
         operands = list(owner.operands)
-        return bool(operands) and all(not v.type.shape and self.is_weak(v) for v in operands)
+        return bool(operands) and all(not ir.RankedTensorType(v.type).shape and self.is_weak(v) for v in operands)
 
     def replace(self, op: ir.Operation, values: Sequence[ir.Value]) -> None:
         """Every use of the results of `op` becomes a use of `values`. `op` itself stays until `sweep`, for values are
@@ -185,7 +185,7 @@ def constant_value(value: ir.Value) -> bool | int | float | None:
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.name != "nova.constant":
         return None
-    return owner.attributes["value"].value
+    return python_of(owner.attributes["value"])
 
 
 def producer(value: ir.Value, name: str) -> ir.Operation | None:

@@ -34,7 +34,7 @@ class VerifyError(Exception):
 
 def first_line(op: ir.Operation) -> str:
     """The text of `op` without its regions."""
-    return op.get_asm(assume_verified=True, skip_regions=True).strip().split("\n")[0]
+    return str(op.get_asm(assume_verified=True, skip_regions=True)).strip().split("\n")[0]
 
 
 def verify(module: ir.Module) -> None:
@@ -101,7 +101,7 @@ def _verify_assign(graph: Graph, op: ir.Operation, assigned: set[int]) -> None:
 
 
 def _verify_constant(op: ir.Operation) -> None:
-    value, element = op.attributes["value"], op.result.type.element_type
+    value, element = op.attributes["value"], ir.RankedTensorType(op.result.type).element_type
     if not isinstance(value, (ir.BoolAttr, ir.IntegerAttr, ir.FloatAttr)) or value.type != element:
         raise VerifyError(op, f"the value {value} is not a {element}")
 
@@ -123,7 +123,7 @@ def _verify_kernel(op: ir.Operation) -> None:
         raise VerifyError(op, f"the block ends with {last.name}, not with {TERMINATOR}")
     if [v.type for v in last.operands] != [r.type for r in op.results]:
         raise VerifyError(op, "the yielded values differ in type from the results")
-    inside = set(block.arguments)
+    inside: set[ir.Value] = set(block.arguments)
     for inner in (*body, last):
         if any(v not in inside for v in inner.operands) or _captures(inner, inside):
             raise VerifyError(inner, "a kernel is isolated: it uses a value from outside")

@@ -78,4 +78,5 @@ class _Walk:
         return None if first == op else first.result
 
     def _is_number(self, op: ir.Operation) -> bool:
-        return not op.result.type.shape and len(op.operands) > 0 and all(self.graph.is_weak(v) for v in op.operands)
+        operands = op.operands
+        return not self.graph.aval(op.result).shape and len(operands) > 0 and all(map(self.graph.is_weak, operands))

@@ -31,7 +31,7 @@ def _no_movement(graph: Graph, op: ir.Operation) -> ir.Value | None:
         return None
     rule = TABLE[op.name.removeprefix("nova.")].nova.rule
     attrs = attributes(op)
-    shape = op.result.type.shape
+    shape = graph.aval(op.result).shape
     stays = {
         "transpose": lambda: all(d == p or (shape[d] == 1 and shape[p] == 1) for d, p in enumerate(attrs["perm"])),
         "slice": lambda: all(step == 1 or extent <= 1 for step, extent in zip(attrs["steps"], shape, strict=True)),

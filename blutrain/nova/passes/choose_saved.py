@@ -44,7 +44,7 @@ _VIEWS = frozenset(("reshape", "transpose", "expand", "slice", "flip"))
 
 def run(module: ir.Module, facts) -> None:
     found = module.operation.attributes
-    limit = found[MEMORY_LIMIT].value if MEMORY_LIMIT in found else None
+    limit = ir.IntegerAttr(found[MEMORY_LIMIT]).value if MEMORY_LIMIT in found else None
     for _ in range(MAX_ROUNDS):
         lives = _Lives(Graph(module))
         peak, num_bytes = lives.peak()

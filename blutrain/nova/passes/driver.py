@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 
 from mlir import ir
+from mlir.ir import MLIRError  # pyright: ignore[reportAttributeAccessIssue]  (the stubs lack it)
 
 from ...errors import NovaError
 from ..dialect import VerifyError, verify
@@ -88,7 +89,7 @@ def run_passes(module: ir.Module, names: tuple[str, ...], facts, settings: Setti
 
 
 def _text(module: ir.Module) -> str:
-    return module.operation.get_asm(enable_debug_info=True, assume_verified=True)
+    return str(module.operation.get_asm(enable_debug_info=True, assume_verified=True))
 
 
 def _write(directory: str, number: int, name: str, text: str) -> str:
@@ -104,12 +105,12 @@ def _as_nova_error(fault: Exception, name: str, before: ir.Operation, settings: 
     op, lines = "", ()
     if isinstance(fault, (PassFault, VerifyError)):
         op, lines = fault.op_text, fault.lines
-    elif isinstance(fault, ir.MLIRError) and fault.error_diagnostics:
-        lines = user_lines(fault.error_diagnostics[0].location)
+    elif diagnostics := getattr(fault, "error_diagnostics", None):
+        lines = user_lines(diagnostics[0].location)
     directory = settings.dump or tempfile.mkdtemp(prefix="nova-")
-    path = _write(directory, 0, f"reproduce-{name}", before.get_asm(enable_debug_info=True, assume_verified=True))
+    path = _write(directory, 0, f"reproduce-{name}", str(before.get_asm(enable_debug_info=True, assume_verified=True)))
     replay = f"{path}\n  replay with: python -m blutrain.nova.opt {path} --passes={name} --target={settings.target}"
     message = str(fault) if str(fault) else type(fault).__name__
-    if not isinstance(fault, (PassFault, VerifyError, ir.MLIRError)):
+    if not isinstance(fault, (PassFault, VerifyError, MLIRError)):
         message = f"{type(fault).__name__}: {message}"
     return NovaError(message, stage=name, op=op, location=", ".join(lines), dump=replay)

@@ -45,6 +45,7 @@ def template_of(prim: Primitive, avals: tuple[Aval, ...], attrs: dict[str, Any])
 
 @lru_cache(maxsize=1024)
 def _template_of(prim: Primitive, avals: tuple[Aval, ...], attrs: tuple) -> Template:
+    assert prim.compose is not None, prim.name
     recorder = _ComposeRecorder()
     tensors = [recorder.new(aval) for aval in avals]
     previous, dispatch.recorder = dispatch.recorder, recorder
