@@ -2,8 +2,9 @@
 
     python benchmarks/dispatch.py [--rounds 15]
 
-The arrays are tiny, so that what is measured is overhead. `tape` is the same operation with a tensor that requires a gradient, `backward` the
-backward of a chain of 100 multiplications, per multiplication. With torch installed its numbers stand beside ours.
+The arrays are tiny, so that what is measured is overhead. `tape` is the same operation with a tensor that requires a
+gradient, `backward` the backward of a chain of 100 multiplications, per multiplication. With torch installed its
+numbers stand beside ours.
 """
 
 from __future__ import annotations

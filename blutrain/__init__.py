@@ -1,4 +1,5 @@
-"""blutrain: an eager-tensor training framework with a JIT compiler, `blutrain.nova`, inside it. PyTorch's names wherever PyTorch has one.
+"""blutrain: an eager-tensor training framework with a JIT compiler, `blutrain.nova`, inside it. PyTorch's names
+wherever PyTorch has one.
 
 Importing it loads neither MLIR nor CuPy: `nova` and `distributed` are imported when they are first used.
 """

@@ -5,7 +5,8 @@ A switch is set by its environment variable (read when blutrain is imported), by
     with blutrain.config.scope(NOVA_DEBUG=2, matmul_precision="tf32"):
         ...
 
-A setting holds for all threads. An environment variable NOVA_* or BLUTRAIN_* that is no switch is an error that names the nearest ones.
+A setting holds for all threads. An environment variable NOVA_* or BLUTRAIN_* that is no switch is an error that names
+the nearest ones.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from .errors import message
 
 @dataclass(frozen=True)
 class Switch:
-    """name as given to get, set and scope; environment variable; default; its type: bool, int, str or a tuple of choices; range of an int."""
+    """name as given to get, set and scope; environment variable; default; its type: bool, int, str or a tuple of
+    choices; range of an int.
+    """
 
     name: str
     environment: str
@@ -32,7 +35,10 @@ class Switch:
     high: int | None = None
 
     def parse(self, value, source: str):
-        """`value` (a string from the environment, or a Python value) in the switch's type. Errors: ValueError naming the switch."""
+        """`value` (a string from the environment, or a Python value) in the switch's type.
+
+        Errors: ValueError naming the switch.
+        """
         try:
             result = self._convert(value)
         except (TypeError, ValueError):
@@ -79,7 +85,8 @@ SWITCHES = {
             "NOVA_DEBUG",
             0,
             int,
-            "What nova prints: 1 compiles and cache hits, 2 kernel times and rates, 3 the recorded trace, 4 the IR after each changing pass, 5 PTX or LLVM.",
+            "What nova prints: 1 compiles and cache hits, 2 kernel times and rates, 3 the recorded trace, "
+            "4 the IR after each changing pass, 5 PTX or LLVM.",
             0,
             5,
         ),
@@ -115,7 +122,7 @@ SWITCHES = {
             "BLUTRAIN_MATMUL_PRECISION",
             "f32",
             ("f32", "tf32"),
-            "How float32 matrix products on GPUs are computed: f32 in full precision, tf32 with 10 bits of mantissa (faster).",
+            "How float32 matrix products on GPUs are computed: f32 in full precision, tf32 with 10 bits of mantissa.",
         ),
         Switch(
             "detect_anomaly",
@@ -165,7 +172,10 @@ def get(name: str):
 
 
 def set(**settings) -> None:
-    """Set switches: `config.set(NOVA_DEBUG=1)`. Errors: ValueError for unknown names (naming near ones) and bad values; then none is set."""
+    """Set switches: `config.set(NOVA_DEBUG=1)`.
+
+    Errors: ValueError for unknown names (naming near ones) and bad values; then none is set.
+    """
     parsed = {}
     for name, value in settings.items():
         if name not in SWITCHES:

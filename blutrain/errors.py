@@ -1,7 +1,7 @@
 """Error classes, the message builder and the search for the user's line.
 
-Every message says which operation, which rule was broken, what was expected and what came, where in the user's code, and what to do.
-Imports nothing of blutrain: every part may use it.
+Every message says which operation, which rule was broken, what was expected and what came, where in the user's code,
+and what to do. Imports nothing of blutrain: every part may use it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 class NovaError(RuntimeError):
     """A fault of the compiler itself (not of the user's program).
 
-    stage: the pass or runtime stage; op: the operation or kernel; location: the user's "file:line"; dump: path of a reproducer.
+    stage: the pass or runtime stage; op: the operation or kernel; location: the user's "file:line"; dump: path of a
+    reproducer.
     """
 
     def __init__(self, message: str, *, stage: str, op: str = "", location: str = "", dump: str = ""):
@@ -31,7 +32,7 @@ class NovaError(RuntimeError):
 
 
 class CompileRefused(RuntimeError):
-    """Raised under `compile(strict=True)` where a step cannot be replayed; the message names the reason and the line."""
+    """Raised under `compile(strict=True)` where a step cannot be replayed; it names the reason and the line."""
 
 
 def user_location() -> tuple[str, int]:

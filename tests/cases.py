@@ -1,7 +1,8 @@
-"""One table of cases for all tests of operations: eager against float64 NumPy, gradcheck, shape rules, errors, eager against compiled.
+"""One table of cases for all tests of operations: eager against float64 NumPy, gradcheck, shape rules, errors, eager
+against compiled.
 
-A `Case` is data: the primitive it covers, a function of tensors, descriptions of its inputs, the same function of float64 arrays. `ERRORS` holds
-calls that must raise. `TOLERANCE` is the one table of tolerances.
+A `Case` is data: the primitive it covers, a function of tensors, descriptions of its inputs, the same function of
+float64 arrays. `ERRORS` holds calls that must raise. `TOLERANCE` is the one table of tolerances.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ TOLERANCE = {
 
 @dataclass(frozen=True)
 class Input:
-    """How an operand is made: floats evenly in [low, high), integers in [low, high), or bools; `fixed` values instead of random ones."""
+    """How an operand is made: floats evenly in [low, high), integers in [low, high), or bools; `fixed` values instead
+    of random ones.
+    """
 
     kind: str
     shape: tuple[int, ...]
@@ -64,9 +67,11 @@ def b(*shape: int) -> Input:
 
 @dataclass(frozen=True)
 class Case:
-    """primitive: name in the table; call: function of tensors; inputs; reference: the same on NumPy arrays (floats are float64).
+    """primitive: name in the table; call: function of tensors; inputs; reference: the same on NumPy arrays (floats are
+    float64).
 
-    order: how often it is differentiated in gradcheck (0: not). compiled: nova has to be able to compile it. dtypes: floats to try.
+    order: how often it is differentiated in gradcheck (0: not). compiled: nova has to be able to compile it. dtypes:
+    floats to try.
     """
 
     primitive: str

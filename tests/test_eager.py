@@ -1,4 +1,6 @@
-"""Eager results against float64 NumPy for every case of the table: values, shapes, dtypes, strides, and that infer tells the truth."""
+"""Eager results against float64 NumPy for every case of the table: values, shapes, dtypes, strides, and that infer
+tells the truth.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def stretched(x: Tensor) -> Tensor:
 
 @pytest.fixture
 def seen():
-    """Names of the primitives that run, each checked: the arrays are what infer says, and the prepared rule gives what the eager rule gives."""
+    """Names of the primitives that run, each checked: the arrays are what infer says, and the prepared rule gives what
+    the eager rule gives.
+    """
     names: list[str] = []
     originals = {prim: prim.plan for prim in TABLE.values()}
 

@@ -169,6 +169,8 @@ def test_errors():
         (([0, 1], [0, 1, 2]), ValueError),
         (bt.ones(3, dtype=bt.bool), IndexError),
         ((0, bt.ones(2, dtype=bt.bool)), IndexError),
+        ((..., bt.ones(2, dtype=bt.bool)), IndexError),
+        (bt.tensor(True), TypeError),
     ):
         with pytest.raises(error, match=r"test_indexing\.py"):
             x[index]

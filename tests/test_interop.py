@@ -104,14 +104,15 @@ def run(code: str) -> str:
 
 
 def test_import_loads_no_compiler_and_no_gpu_library():
-    loaded = run(
-        "import sys, blutrain; print(*[m for m in ('mlir', 'cupy', 'torch', 'blutrain.nova', 'blutrain.distributed') if m in sys.modules])"
-    )
+    unwanted = ("mlir", "cupy", "torch", "blutrain.nova", "blutrain.distributed")
+    loaded = run(f"import sys, blutrain; print(*[m for m in {unwanted} if m in sys.modules])")
     assert loaded == ""
 
 
 def test_import_is_quick():
-    """Under 150 ms beyond NumPy (docs/contracts); the limit here allows for a busy machine, the best of a few runs counts."""
+    """Under 150 ms beyond NumPy (docs/contracts); the limit here allows for a busy machine, the best of a few runs
+    counts.
+    """
     code = "import time, numpy; start = time.perf_counter(); import blutrain; print(time.perf_counter() - start)"
     start, best = time.perf_counter(), 1.0
     while best > 0.15 and time.perf_counter() - start < 20:

@@ -1,4 +1,6 @@
-"""The table of primitives is complete: every record has its parts, a docstring and a test case, and no attribute is lost on the way."""
+"""The table of primitives is complete: every record has its parts, a docstring and a test case, and no attribute is
+lost on the way.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Automatic differentiation, backwards. Imports tensor only.
 
-Reading order: mode (no_grad), tape (what is recorded), saved (what is kept), engine (backward), hooks, function (custom functions), checkpoint,
-gradcheck. Importing this package fills the slot `dispatch.tape` and gives Tensor its methods backward, register_hook, ...
+Reading order: mode (no_grad), tape (what is recorded), saved (what is kept), engine (backward), hooks, function (custom
+functions), checkpoint, gradcheck. Importing this package fills the slot `dispatch.tape` and gives Tensor its methods
+backward, register_hook, ...
 """
 
 from __future__ import annotations
@@ -62,10 +63,11 @@ def _gradients(op: str, roots, grads) -> list:
 def backward(
     tensors, grad_tensors=None, retain_graph: bool | None = None, create_graph: bool = False, inputs=None
 ) -> None:
-    """Add the gradients of `tensors` to .grad of the leaves (or of `inputs` only) they were computed from, as torch.autograd.backward.
+    """Add the gradients of `tensors` to .grad of the leaves (or of `inputs` only) they were computed from, as
+    torch.autograd.backward.
 
-    grad_tensors: the gradient each root starts with, needed unless it has one element. retain_graph: keep what was saved for another
-    backward (default: create_graph). create_graph: the gradients can be differentiated again.
+    grad_tensors: the gradient each root starts with, needed unless it has one element. retain_graph: keep what was
+    saved for another backward (default: create_graph). create_graph: the gradients can be differentiated again.
     """
     roots = _tensors("backward", tensors)
     grads = _gradients("backward", roots, grad_tensors)

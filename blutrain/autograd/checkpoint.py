@@ -10,11 +10,12 @@ from .saved import saved_tensors_hooks
 
 
 def checkpoint(function, *args, preserve_rng_state: bool = True, **kwargs):
-    """function(*args, **kwargs), keeping none of its intermediate results: the first use of one in backward runs the function again.
+    """function(*args, **kwargs), keeping none of its intermediate results: the first use of one in backward runs the
+    function again.
 
-    preserve_rng_state: the second run draws the same random numbers. The function must compute the same both times and is best free of
-    side effects. While nova records a step this is a plain call: the compiler decides what is recomputed.
-    Errors: RuntimeError in backward if the second run saves other tensors than the first.
+    preserve_rng_state: the second run draws the same random numbers. The function must compute the same both times and
+    is best free of side effects. While nova records a step this is a plain call: the compiler decides what is
+    recomputed. Errors: RuntimeError in backward if the second run saves other tensors than the first.
     """
     if not state.enabled or (dispatch.recorder is not None and dispatch.recorder.recording):
         return function(*args, **kwargs)

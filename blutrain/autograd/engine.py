@@ -1,6 +1,7 @@
 """Backward: walks the nodes that made the roots, newest first, and runs their derivatives through dispatch.
 
-It works on pending tensors as on real ones (nova records it). The order of the walk, and so of every sum, is the reverse of the order in
+It works on pending tensors as on real ones (nova records it). The order of the walk, and so of every sum, is the
+reverse of the order in
 which operations were recorded: equal runs give equal bits.
 """
 
@@ -32,8 +33,9 @@ def reachable(roots) -> list:
 def run_backward(roots, grads, *, retain_graph=None, create_graph=False, accumulate=None, inputs=None) -> None:
     """Add the gradients of `roots` (weighted by `grads`; None: ones) to the leaves they were made from.
 
-    accumulate(leaf, grad): called once per leaf with its whole gradient; default: adds to leaf.grad. inputs: only these leaves.
-    Errors: RuntimeError for a graph that was freed, operations without a gradient, saved tensors changed in place.
+    accumulate(leaf, grad): called once per leaf with its whole gradient; default: adds to leaf.grad. inputs: only these
+    leaves. Errors: RuntimeError for a graph that was freed, operations without a gradient, saved tensors changed in
+    place.
     """
     walk = _Walk("backward", roots, grads, retain_graph, create_graph)
     only = None if inputs is None else {id(x) for x in inputs}
@@ -49,7 +51,8 @@ def run_backward(roots, grads, *, retain_graph=None, create_graph=False, accumul
 def run_grad(roots, inputs, grads, *, retain_graph=None, create_graph=False, allow_unused=False) -> tuple:
     """The gradients of `roots` with respect to `inputs` (leaves or not), as a tuple; no leaf's .grad changes.
 
-    Errors: as run_backward; RuntimeError for an input that was not used, unless allow_unused (its gradient is then None).
+    Errors: as run_backward; RuntimeError for an input that was not used, unless allow_unused (its gradient is then
+    None).
     """
     walk = _Walk("grad", roots, grads, retain_graph, create_graph)
     wanted = {}
@@ -94,7 +97,9 @@ class _Walk:
         self.shared: dict[int, Tensor] = {}  # gradients that somebody else holds too: a leaf must not take them over
 
     def run(self, deliver, captured: dict, wanted: set | None) -> None:
-        """deliver(leaf, grad) for leaves; captured: key of an edge -> filled with its gradient; wanted: prune to what leads to these."""
+        """deliver(leaf, grad) for leaves; captured: key of an edge -> filled with its gradient; wanted: prune to what
+        leads to these.
+        """
         nodes = reachable(self.roots)
         needed = nodes if wanted is None else _leading_to(nodes, wanted)
         for node in needed:

@@ -32,7 +32,10 @@ class FunctionContext:
 
     @property
     def saved_tensors(self) -> tuple:
-        """What save_for_backward got. Errors: RuntimeError after it was freed, or where a tensor was changed in place since."""
+        """What save_for_backward got.
+
+        Errors: RuntimeError after it was freed, or where a tensor was changed in place since.
+        """
         if self._saved is None:
             if self._node is not None and self._node.freed:
                 rule = "its saved tensors were freed by an earlier backward"
@@ -102,8 +105,8 @@ class FunctionNode:
 class Function:
     """Base of custom differentiable functions.
 
-    Subclasses define the static methods `forward(ctx, *args)`, which computes with gradients off, and `backward(ctx, *grads)`, which returns
-    a gradient (or None) for each argument of forward; they are called by `apply`:
+    Subclasses define the static methods `forward(ctx, *args)`, which computes with gradients off, and `backward(ctx,
+    *grads)`, which returns a gradient (or None) for each argument of forward; they are called by `apply`:
 
         class Double(blutrain.autograd.Function):
             @staticmethod

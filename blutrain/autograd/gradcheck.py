@@ -15,11 +15,12 @@ from .mode import enable_grad
 def gradcheck(
     function, inputs, *, order: int = 1, eps: float = 1e-5, atol: float = 1e-6, rtol: float = 1e-4, seed: int = 0
 ) -> bool:
-    """Does backward through `function` agree with central differences along a random direction? Returns True or raises AssertionError.
+    """Does backward through `function` agree with central differences along a random direction? Returns True or raises
+    AssertionError.
 
-    function(*inputs) -> tensor or tuple of tensors (those that are no float64 are left out). inputs: tensors; those that require a gradient must be
-    float64 and are what is differentiated by; others and Python values are passed on. order: 2 also checks the derivative of the gradient,
-    and so on. Example:
+    function(*inputs) -> tensor or tuple of tensors (those that are no float64 are left out). inputs: tensors; those
+    that require a gradient must be float64 and are what is differentiated by; others and Python values are passed on.
+    order: 2 also checks the derivative of the gradient, and so on. Example:
 
         x = blutrain.rand(3, dtype=blutrain.float64, requires_grad=True)
         blutrain.autograd.gradcheck(lambda x: x.sin(), (x,), order=2)

@@ -88,7 +88,10 @@ def register_hook(x: Tensor, hook) -> HookHandle:
 
 
 def register_post_accumulate_grad_hook(x: Tensor, hook) -> HookHandle:
-    """hook(x) runs in each backward after x.grad was set or added to. Errors: RuntimeError for a tensor that is no leaf."""
+    """hook(x) runs in each backward after x.grad was set or added to.
+
+    Errors: RuntimeError for a tensor that is no leaf.
+    """
     if not x.requires_grad or x.grad_fn is not None:
         raise RuntimeError(
             message(

@@ -20,7 +20,9 @@ def is_grad_enabled() -> bool:
 
 
 class set_grad_enabled:
-    """`with set_grad_enabled(flag):`, a decorator `@set_grad_enabled(flag)`, or a plain call that sets the mode until changed."""
+    """`with set_grad_enabled(flag):`, a decorator `@set_grad_enabled(flag)`, or a plain call that sets the mode until
+    changed.
+    """
 
     def __init__(self, enabled: bool):
         self._wanted, self._stack = bool(enabled), [state.enabled]

@@ -10,7 +10,8 @@ from .mode import state
 def save(tensor: Tensor, own: int | None = None):
     """What a node keeps of a tensor: (tensor, its version), or a _Packed where saved_tensors_hooks are active.
 
-    own: the number of the node's result that this is. A node must not hold its own result, that would be a cycle: it holds an alias.
+    own: the number of the node's result that this is. A node must not hold its own result, that would be a cycle: it
+    holds an alias.
     """
     if own is not None:
         tensor = tensor._alias()
@@ -30,7 +31,8 @@ class _Packed:
 
 
 def restore(saved, node, edge) -> Tensor:
-    """The tensor that was saved, in its place in the graph: what stands at `edge` (see tape.edge_of; None: outside of the graph).
+    """The tensor that was saved, in its place in the graph: what stands at `edge` (see tape.edge_of; None: outside of
+    the graph).
 
     Errors: RuntimeError if it was written in place since.
     """
@@ -61,7 +63,8 @@ def placed(tensor: Tensor, node, index: int) -> Tensor:
 
 
 class saved_tensors_hooks:
-    """`with saved_tensors_hooks(pack, unpack):` operations recorded inside keep pack(tensor), and backward uses unpack(of that).
+    """`with saved_tensors_hooks(pack, unpack):` operations recorded inside keep pack(tensor), and backward uses
+    unpack(of that).
 
     As torch.autograd.graph.saved_tensors_hooks: to keep what backward needs elsewhere (another device, disk).
     """

@@ -1,7 +1,8 @@
 """The tape: links the results of operations to their operands while gradients are on. Fills the slot `dispatch.tape`.
 
-A node holds its primitive, what the derivative keeps, and an edge per operand: None (no gradient wanted), a leaf tensor, or (node, number of
-its result). Nodes are numbered in the order they are made, which is an order backward can walk in reverse.
+A node holds its primitive, what the derivative keeps, and an edge per operand: None (no gradient wanted), a leaf
+tensor, or (node, number of its result). Nodes are numbered in the order they are made, which is an order backward can
+walk in reverse.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ FREED = "freed"
 
 
 class Deferred:
-    """Stands in `grad_fn` for a node that is made when it is needed: `make()` puts real nodes in its place on every tensor that has it."""
+    """Stands in `grad_fn` for a node that is made when it is needed: `make()` puts real nodes in its place on every
+    tensor that has it.
+    """
 
     __slots__ = ("make",)
 
@@ -45,7 +48,9 @@ def edge_of(x):
 
 
 class Node:
-    """One recorded operation. `operands` and `results` hold what is kept of them (see saved.py), Python numbers as they are, else None."""
+    """One recorded operation. `operands` and `results` hold what is kept of them (see saved.py), Python numbers as they
+    are, else None.
+    """
 
     __slots__ = (
         "attrs",
@@ -113,7 +118,9 @@ def _is_needed(saves, k: int, edges) -> bool:
 
 
 class _Context:
-    """What a vjp rule sees of its node: operands and results (None where not kept), avals, attributes, whose gradients are wanted."""
+    """What a vjp rule sees of its node: operands and results (None where not kept), avals, attributes, whose gradients
+    are wanted.
+    """
 
     __slots__ = ("attrs", "avals", "needs", "operands", "result_avals", "results")
 
@@ -126,7 +133,9 @@ class _Context:
 
 
 def record(prim, operands, results, attrs, location=None) -> None:
-    """Link results (a tuple) to operands, if grad mode is on and an operand requires a gradient. `location`: the user's (file, line)."""
+    """Link results (a tuple) to operands, if grad mode is on and an operand requires a gradient. `location`: the user's
+    (file, line).
+    """
     if not state.enabled or not results:
         return
     for x in operands:

@@ -1,7 +1,8 @@
-"""Tensors: dtypes, devices, the table of primitives, dispatch. Imports NumPy and ml_dtypes, and CuPy when a GPU is first used; nothing of blutrain but errors.
+"""Tensors: dtypes, devices, the table of primitives, dispatch. Imports NumPy and ml_dtypes, and CuPy when a GPU is
+first used; nothing of blutrain but errors.
 
-Reading order: dtype, device, aval, primitive (the record of an operation), tensor, dispatch, ops (the records, by family), shapes, creation, indexing,
-inplace, interop, methods (what Tensor gets of all that), printing, generator.
+Reading order: dtype, device, aval, primitive (the record of an operation), tensor, dispatch, ops (the records, by
+family), shapes, creation, indexing, inplace, interop, methods (what Tensor gets of all that), printing, generator.
 """
 
 from . import (

@@ -18,8 +18,8 @@ from .tensor import Tensor
 def tensor(data, *, dtype=None, device=None, requires_grad: bool = False) -> Tensor:
     """A new tensor that copies `data`: a number, nested lists, a NumPy array, a tensor.
 
-    Python floats get the default dtype (float32), ints int64, bools bool; arrays and tensors keep theirs. Errors: TypeError for data
-    that is no number, ValueError for lists of unequal lengths.
+    Python floats get the default dtype (float32), ints int64, bools bool; arrays and tensors keep theirs. Errors:
+    TypeError for data that is no number, ValueError for lists of unequal lengths.
     """
     dtype = None if dtype is None else as_dtype(dtype, "tensor")
     if isinstance(data, Tensor):
@@ -104,7 +104,10 @@ def to_device(array, device: Device):
 
 
 def from_numpy(array) -> Tensor:
-    """A CPU tensor that shares the array's memory. Errors: TypeError for unsupported dtypes, ValueError for byte-swapped ones."""
+    """A CPU tensor that shares the array's memory.
+
+    Errors: TypeError for unsupported dtypes, ValueError for byte-swapped ones.
+    """
     if not isinstance(array, numpy.ndarray):
         raise TypeError(message("from_numpy", "not a NumPy array", got=type(array).__name__))
     if not array.dtype.isnative:
@@ -180,7 +183,7 @@ def empty_like(x: Tensor, *, dtype=None, device=None, requires_grad: bool = Fals
 
 
 def arange(start, end=None, step=1, *, dtype=None, device=None) -> Tensor:
-    """start, start + step, ... below `end`; `arange(n)` counts from 0. int64 of integers, else the default float dtype."""
+    """start, start + step, ... below `end`; `arange(n)` counts from 0. int64 of integers, else a float dtype."""
     start, end = (0, start) if end is None else (start, end)
     if not step:
         raise ValueError(message("arange", "the step is 0"))
@@ -204,7 +207,10 @@ def eye(n: int, m: int | None = None, *, dtype=None, device=None) -> Tensor:
 
 
 def one_hot(index: Tensor, num_classes: int = -1) -> Tensor:
-    """int64 [..., num_classes] with a 1 at each index. Errors: ValueError for an index out of range; -1 reads the largest index."""
+    """int64 [..., num_classes] with a 1 at each index.
+
+    Errors: ValueError for an index out of range; -1 reads the largest index.
+    """
     low, high = (int(index.min().item()), int(index.max().item())) if index.numel() else (0, -1)
     num_classes = high + 1 if num_classes == -1 else num_classes
     if low < 0 or high >= num_classes:
@@ -219,7 +225,10 @@ def one_hot(index: Tensor, num_classes: int = -1) -> Tensor:
 
 
 def nonzero(x: Tensor, *, as_tuple: bool = False):
-    """Indices of nonzero elements: int64 [count, ndim], or a tuple of vectors. Reads x: the shape depends on its values."""
+    """Indices of nonzero elements: int64 [count, ndim], or a tuple of vectors.
+
+    Reads x: the shape depends on its values.
+    """
     array = x._buffer()
     with x.device.activate():
         found = [Tensor._wrap(i, x.device) for i in array.nonzero()] if x.ndim else _nonzero_scalar(x)

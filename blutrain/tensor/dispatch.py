@@ -1,7 +1,7 @@
 """Dispatch: the one way an operation runs.
 
-Two slots are filled from outside, so that this package imports neither autograd nor nova: `tape` (autograd installs itself) and
-`recorder` (nova installs itself while a compiled module exists; None costs one comparison).
+Two slots are filled from outside, so that this package imports neither autograd nor nova: `tape` (autograd installs
+itself) and `recorder` (nova installs itself while a compiled module exists; None costs one comparison).
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from .tensor import Tensor, aval_of
 #   clip_grad_norm(parameters, max_norm, ...) -> Tensor | NotImplemented
 #   optimizer_step(optimizer) -> bool, zero_grad(parameters, set_to_none) -> bool
 #   get_grad(parameter) -> Tensor | None, set_grad(parameter, value)
-#   materialize(tensor)                             a pending tensor's value is wanted: flush, set `_array`, clear `_pending`
+#   materialize(tensor)                             a pending tensor's value is wanted: set `_array`, clear `_pending`
 #   write(tensor)                                   a real tensor is about to be written in place: flush on conflict
 recorder: Any = None
 _PLAIN = frozenset((bool, int, float))
 
-# Contract of the tape: `enabled()`: is grad mode on in this thread; `record(prim, operands, results, attrs)` links results to operands
-# for backward (it checks grad mode and requires_grad itself; works on pending tensors as on real ones).
+# Contract of the tape: `enabled()`: is grad mode on in this thread; `record(prim, operands, results, attrs)` links
+# results to operands for backward (it checks grad mode and requires_grad itself; works on pending tensors as on real
+# ones).
 tape: Any = None
 
 
@@ -78,14 +79,17 @@ def apply(prim: Primitive, *operands, **attrs):
 
 
 def _stale_view(prim: Primitive, view: Tensor):
-    rule = f"{view._aval} is a view of a tensor that was changed in place with gradients recorded: its own history is no longer true"
+    rule = f"{view._aval} is a view of a tensor that was changed in place with gradients recorded"
     raise RuntimeError(
         message(prim.name, rule, help="make the view again after the change, or use the operation without _")
     )
 
 
 class _Quiet(threading.local):
-    """Per thread a context in which NumPy keeps quiet: x/0 and log(0) are values here. (np.errstate costs 1 us each time, this 0.03.)"""
+    """Per thread a context in which NumPy keeps quiet: x/0 and log(0) are values here.
+
+    numpy.errstate would do too, but costs 1 us each time, this 0.03.
+    """
 
     def __init__(self):
         context = contextvars.copy_context()
@@ -97,7 +101,10 @@ _quiet = _Quiet()
 
 
 def execute(prim: Primitive, device, arrays, attrs):
-    """The eager rule of `prim` on arrays of `device`: no tensors, no tape, no shape check. What nova's interpreter runs."""
+    """The eager rule of `prim` on arrays of `device`: no tensors, no tape, no shape check.
+
+    What nova's interpreter runs.
+    """
     if device is cpu:
         return _quiet.run(prim.eager, numpy, *arrays, **attrs)
     with device.activate():
@@ -129,7 +136,10 @@ def shares_memory(a, b) -> bool:
 
 
 def common_device(name: str, operands, attrs):
-    """The one device of the tensor operands, or the attribute `device`. Errors: ValueError where tensors are on different devices."""
+    """The one device of the tensor operands, or the attribute `device`.
+
+    Errors: ValueError where tensors are on different devices.
+    """
     device = attrs.get("device")
     for x in operands:
         if isinstance(x, Tensor) and x.device is not device:

@@ -1,10 +1,11 @@
 """Element types and how they combine.
 
-Promotion (the table of `promote`) follows PyTorch: bool < integers < floats; between categories the higher one wins whatever the
-sizes (int64 with float16 gives float16); inside a category the smallest type that holds both (int8 with uint8 gives int16, float16
-with bfloat16 gives float32). A Python scalar is weak: it takes the dtype of the tensors it meets unless its category is higher,
-then int64 or the default float dtype. A 0-d tensor is an ordinary tensor (PyTorch treats it as weak; here only Python scalars are).
-Narrow floats (float16, bfloat16) are computed in float32 and rounded once.
+Promotion (the table of `promote`) follows PyTorch: bool < integers < floats; between categories the higher one wins
+whatever the sizes (int64 with float16 gives float16); inside a category the smallest type that holds both (int8 with
+uint8 gives int16, float16 with bfloat16 gives float32). A Python scalar is weak: it takes the dtype of the tensors it
+meets unless its category is higher, then int64 or the default float dtype. A 0-d tensor is an ordinary tensor (PyTorch
+treats it as weak; here only Python scalars are). Narrow floats (float16, bfloat16) are computed in float32 and rounded
+once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ BOOL, INTEGER, FLOATING = 0, 1, 2
 
 
 class DType:
-    """An element type: `name` "float32", `short` "f32", `numpy` its np.dtype, `itemsize` in bytes, `category` BOOL | INTEGER | FLOATING."""
+    """An element type: `name` "float32", `short` "f32", `numpy` its np.dtype, `itemsize` in bytes, `category` BOOL |
+    INTEGER | FLOATING.
+    """
 
     __slots__ = ("category", "is_floating", "is_narrow", "is_signed", "itemsize", "name", "numpy", "short")
 
@@ -98,7 +101,9 @@ def as_dtype(dtype, op: str = "dtype") -> DType:
 
 
 def get_default_dtype() -> DType:
-    """The float dtype of new tensors made from Python floats, and of float results of integer inputs; float32 unless set."""
+    """The float dtype of new tensors made from Python floats, and of float results of integer inputs; float32 unless
+    set.
+    """
     return _default
 
 

@@ -1,8 +1,8 @@
 """x[index] and x[index] = value, as NumPy has them.
 
-Integers, slices (negative steps too), None and ... make views through the primitive slice; integer tensors, lists and bool masks are
-gathered through take. A mask's result shape depends on its values, so indexing with one reads it; writing a number through a mask does not.
-Writing through a repeated index keeps the last value.
+Integers, slices (negative steps too), None and ... make views through the primitive slice; integer tensors, lists and
+bool masks are gathered through take. A mask's result shape depends on its values, so indexing with one reads it;
+writing a number through a mask does not. Writing through a repeated index keeps the last value.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ import numpy
 from ..errors import message
 from . import dispatch
 from .aval import Aval
+from .creation import nonzero, tensor
+from .dispatch import apply
 from .dtype import INTEGER, bool_
 from .inplace import needs_history, take_over
 from .ops import arithmetic, cast, gather, movement
 from .tensor import Tensor, aval_of
+
+_ALL = slice(None)
 
 
 class _Basic(NamedTuple):
@@ -35,9 +39,9 @@ def getitem(x: Tensor, index) -> Tensor:
     basic, places = _parse(x, index)
     view = movement.slice_dims(x, basic.starts, basic.sizes, basic.steps)
     if basic.shape != basic.sizes:
-        view = movement.reshape(view, basic.shape)
+        view = apply(movement.RESHAPE, view, shape=basic.shape)
     if not places:
-        return view if view is not x else movement.apply(movement.RESHAPE, x, shape=x._aval.shape)
+        return view if view is not x else apply(movement.RESHAPE, x, shape=x._aval.shape)
     moved, dim, indices, _ = _to_one_index(view, places)
     return gather.take(moved, indices, dim)
 
@@ -76,8 +80,6 @@ def _write(x: Tensor, key, value: Tensor) -> None:
 
 
 def _value_tensor(x: Tensor, value) -> Tensor:
-    from .creation import tensor
-
     if not isinstance(value, list | tuple | numpy.ndarray):
         aval_of(value)  # TypeError for what is no number
     return tensor(value, dtype=x.dtype, device=x.device)
@@ -109,9 +111,7 @@ def _replaced(x: Tensor, index, value: Tensor) -> Tensor:
     if not places:
         # a value of the result's shape, seen in the shape of the slice (integers in the index kept as extents of 1)
         value = movement.reshape(_broadcast_value(value, basic.shape), basic.sizes)
-        return movement.apply(
-            movement.SLICE_UPDATE, x, value, starts=basic.starts, sizes=basic.sizes, steps=basic.steps
-        )
+        return apply(movement.SLICE_UPDATE, x, value, starts=basic.starts, sizes=basic.sizes, steps=basic.steps)
     view = movement.slice_dims(x, basic.starts, basic.sizes, basic.steps)
     seen = movement.reshape(view, basic.shape)
     moved, dim, indices, undo = _to_one_index(seen, places)
@@ -120,7 +120,7 @@ def _replaced(x: Tensor, index, value: Tensor) -> Tensor:
     changed = movement.reshape(undo(changed), basic.sizes)
     if view is x:
         return changed
-    return movement.apply(movement.SLICE_UPDATE, x, changed, starts=basic.starts, sizes=basic.sizes, steps=basic.steps)
+    return apply(movement.SLICE_UPDATE, x, changed, starts=basic.starts, sizes=basic.sizes, steps=basic.steps)
 
 
 def _broadcast_value(value: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -145,8 +145,6 @@ def _check_index_tensor(aval: Aval) -> None:
 
 
 def _index_tensor(item, device) -> Tensor:
-    from .creation import tensor
-
     made = tensor(item, device=device)
     return (
         cast.cast(made, "int64") if not made.numel() and made.dtype.is_floating else made
@@ -154,7 +152,10 @@ def _index_tensor(item, device) -> Tensor:
 
 
 def _parse(x: Tensor, index):
-    """(_Basic, places): what slices do, and the list of (dimension of its result, integer index tensor) to gather with afterwards."""
+    """(_Basic, places): what slices do, and the list of (dimension of its result, index tensor) to gather with then.
+
+    Beside tensors an integer is a place too: a 0-d index that broadcasts with them.
+    """
     items = _expand_items(x, index)
     gathered = any(isinstance(item, Tensor) for item in items)
     starts, sizes, steps, shape, places = [], [], [], [], []
@@ -165,7 +166,9 @@ def _parse(x: Tensor, index):
             continue
         n = dims[len(sizes)]
         start, size, step = 0, n, 1
-        if isinstance(item, slice):
+        if item is _ALL:
+            shape.append(n)
+        elif isinstance(item, slice):
             start, stop, step = _slice_bounds(item, n)
             size = len(range(start, stop, step))
             start = start if size else 0
@@ -173,13 +176,11 @@ def _parse(x: Tensor, index):
         elif isinstance(item, Tensor):
             places.append((len(shape), item))
             shape.append(n)
+        elif gathered:
+            places.append((len(shape), _checked_int(item, n, len(sizes))))
+            shape.append(n)
         else:
             start, size = _checked_int(item, n, len(sizes)), 1
-            if gathered:
-                # beside tensors an integer is a 0-d index that broadcasts with them
-                places.append((len(shape), start))
-                start, size = 0, n
-                shape.append(n)
         starts.append(start)
         sizes.append(size)
         steps.append(step)
@@ -204,24 +205,39 @@ def _checked_int(item: int, n: int, dim: int) -> int:
 
 
 def _expand_items(x: Tensor, index) -> list:
-    """One item per dimension of x, None for new ones: ... filled up, masks replaced by the indices of their true elements."""
-    items = []
-    for item in index if isinstance(index, tuple) else (index,):
+    """One item per dimension of x, None for new ones: ... filled up, masks replaced by the indices of true elements."""
+    items, masks, used, ellipsis = [], [], 0, -1
+    for item in index if type(index) is tuple else (index,):
+        if item is None:
+            items.append(item)
+            continue
+        if item is Ellipsis:
+            if ellipsis >= 0:
+                raise IndexError(message("index", "... may appear once"))
+            ellipsis = len(items)
+            continue
         if isinstance(item, list | numpy.ndarray):
             item = _index_tensor(item, x.device)
         if isinstance(item, Tensor):
             _check_index_tensor(item._aval)
-            items.extend(_mask_indices(x, items, item) if item.dtype is bool_ else [cast_index(item)])
-        else:
-            items.append(item if item is None or item is Ellipsis or isinstance(item, slice) else _as_int(item))
-    used = sum(1 for item in items if item is not None and item is not Ellipsis)
-    if used > x.ndim:
+            if item.dtype is bool_:
+                masks.append((used, ellipsis >= 0, item))
+                items += nonzero(item, as_tuple=True)
+                used += item.ndim
+                continue
+            item = cast_index(item)
+        elif type(item) is not int and not isinstance(item, slice):
+            item = _as_int(item)
+        items.append(item)
+        used += 1
+    missing = len(x._aval.shape) - used
+    if missing < 0:
         raise IndexError(message("index", "too many indices", expected=f"at most {x.ndim}", got=str(used)))
-    ellipses = [i for i, item in enumerate(items) if item is Ellipsis]
-    if len(ellipses) > 1:
-        raise IndexError(message("index", "... may appear once"))
-    at = ellipses[0] if ellipses else len(items)
-    items[at : at + len(ellipses)] = [slice(None)] * (x.ndim - used)
+    for dim, behind, mask in masks:
+        _check_mask(x, dim + missing if behind else dim, mask)
+    if missing:
+        at = ellipsis if ellipsis >= 0 else len(items)
+        items[at:at] = [_ALL] * missing
     return items
 
 
@@ -230,23 +246,16 @@ def cast_index(index: Tensor) -> Tensor:
     return index if index.dtype.itemsize >= 4 else cast.cast(index, "int64")
 
 
-def _mask_indices(x: Tensor, items: list, mask: Tensor) -> list[Tensor]:
-    from .creation import nonzero
-
+def _check_mask(x: Tensor, dim: int, mask: Tensor) -> None:
     if not mask.ndim:
         raise TypeError(message("index", "a 0-d mask is not supported", help="use where"))
-    if Ellipsis not in items:
-        first = sum(1 for item in items if item is not None)
-        if x._aval.shape[first : first + mask.ndim] != mask._aval.shape:
-            got = f"a mask {mask._aval} at dimension {first} of {x._aval}"
-            raise IndexError(
-                message("index", "the mask has another shape than the dimensions it selects from", got=got)
-            )
-    return list(nonzero(mask, as_tuple=True))
+    if x._aval.shape[dim : dim + mask.ndim] != mask._aval.shape:
+        got = f"a mask {mask._aval} at dimension {dim} of {x._aval}"
+        raise IndexError(message("index", "the mask has another shape than the dimensions it selects from", got=got))
 
 
 def _to_one_index(x: Tensor, places):
-    """(x with the indexed dimensions as one, that dimension, one index tensor, function that undoes the rearrangement)."""
+    """(x with the indexed dimensions as one, that dimension, one index tensor, function that undoes that)."""
     if len(places) == 1:
         dim, index = places[0]
         return x, dim, index, lambda y: y

@@ -1,8 +1,9 @@
 """Operations in place: x.add_(y), x += y, x.copy_(y), x.zero_(), ...
 
-They compute the result like the operation itself, then x takes over its value and its history. Under autograd three things are refused
-because their gradients would be wrong or dear: writing a leaf that requires a gradient, writing through a view, and using a view of
-something that was written with history since (see tape.py).
+They compute the result like the operation itself, then x takes over its value and its history. Under autograd three
+things are refused
+because their gradients would be wrong or dear: writing a leaf that requires a gradient, writing through a view, and
+using a view of something that was written with history since (see tape.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Exchange with NumPy, CuPy, PyTorch, ...: numpy(), __array__, DLPack, __cuda_array_interface__, and moving between devices."""
+"""Exchange with NumPy, CuPy, PyTorch, ...: numpy(), __array__, DLPack, __cuda_array_interface__, and moving between
+devices.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from .tensor import Tensor
 
 
 def to_numpy(x: Tensor, *, force: bool = False):
-    """A NumPy array that shares the memory of a CPU tensor. bfloat16 gives an array of ml_dtypes.bfloat16, which NumPy alone computes badly with.
+    """A NumPy array that shares the memory of a CPU tensor. bfloat16 gives an array of ml_dtypes.bfloat16, which NumPy
+    alone computes badly with.
 
     Errors: a tensor that requires a gradient or is on a GPU, unless force=True (which detaches and copies as needed).
     """
@@ -39,7 +42,10 @@ def array_protocol(x: Tensor, dtype=None, copy=None):
 
 
 def cuda_array_interface(x: Tensor) -> dict:
-    """The property __cuda_array_interface__ of a GPU tensor. Errors: AttributeError of a CPU tensor (so that hasattr works), bfloat16."""
+    """The property __cuda_array_interface__ of a GPU tensor.
+
+    Errors: AttributeError of a CPU tensor (so that hasattr works), bfloat16.
+    """
     if x.device.is_cpu:
         raise AttributeError(message("__cuda_array_interface__", "the tensor is on the CPU", help="use .numpy()"))
     if x.requires_grad:
@@ -50,7 +56,10 @@ def cuda_array_interface(x: Tensor) -> dict:
 
 
 def dlpack(x: Tensor, *, stream=None, max_version=None, dl_device=None, copy=None):
-    """A DLPack capsule of the memory. Errors: bfloat16 on the CPU (NumPy cannot export it), tensors that require a gradient."""
+    """A DLPack capsule of the memory.
+
+    Errors: bfloat16 on the CPU (NumPy cannot export it), tensors that require a gradient.
+    """
     if x.requires_grad:
         raise BufferError(message("__dlpack__", "the tensor requires a gradient", help="use .detach()"))
     if x.dtype is bfloat16 and x.device.is_cpu:
@@ -73,7 +82,10 @@ def dlpack_device(x: Tensor) -> tuple[int, int]:
 
 
 def from_dlpack(source) -> Tensor:
-    """A tensor that shares the memory of any object with __dlpack__ (PyTorch, NumPy, CuPy, JAX, ...). Errors: dtypes without an equal here."""
+    """A tensor that shares the memory of any object with __dlpack__ (PyTorch, NumPy, CuPy, JAX, ...).
+
+    Errors: dtypes without an equal here.
+    """
     if not hasattr(source, "__dlpack__"):
         raise TypeError(message("from_dlpack", "the object has no __dlpack__", got=type(source).__name__))
     kind, index = source.__dlpack_device__()
@@ -95,9 +107,11 @@ def from_dlpack(source) -> Tensor:
 
 
 def to(x: Tensor, *args, device=None, dtype=None, copy: bool = False, non_blocking: bool = False) -> Tensor:
-    """x in another dtype and/or on another device: `x.to("cuda")`, `x.to(blutrain.float16)`, `x.to(other)`; x itself if nothing changes.
+    """x in another dtype and/or on another device: `x.to("cuda")`, `x.to(blutrain.float16)`, `x.to(other)`; x itself if
+    nothing changes.
 
-    `non_blocking` is accepted for PyTorch's sake; copies are ordered on the current stream. Gradients flow back through both changes.
+    `non_blocking` is accepted for PyTorch's sake; copies are ordered on the current stream. Gradients flow back through
+    both changes.
     """
     for arg in args:
         if isinstance(arg, Tensor):

@@ -1,7 +1,8 @@
 """The record of one operation, and the table of all of them.
 
-Everything the framework knows of an operation stands in its record: shape rule, eager rule, derivative, what the derivative keeps, and
-how nova lowers it. The records of a family stand in one file of `ops/`; no other list of operations exists.
+Everything the framework knows of an operation stands in its record: shape rule, eager rule, derivative, what the
+derivative keeps, and how nova lowers it. The records of a family stand in one file of `ops/`; no other list of
+operations exists.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class NotDifferentiable:
 class Saves:
     """What backward keeps: indices of operands and of results.
 
-    needed_for, where given, stands beside `operands`: the operands whose gradients need that one; if none of them is wanted it is not kept.
+    needed_for, where given, stands beside `operands`: the operands whose gradients need that one; if none of them is
+    wanted it is not kept.
     """
 
     operands: tuple[int, ...] = ()
@@ -54,13 +56,13 @@ class Saves:
 class Scalar:
     """Nova lowering of an elementwise primitive: one scalar expression per element.
 
-    `floating`, `integer`, `boolean`: the expression for operands of that category of dtype (None: cannot happen, `compute` casts first).
-    An expression is a Python call expression whose functions are full MLIR op names, `a`, `b`, `c` the operands in order, numbers
-    constants of the computing dtype (inf, -inf, nan, True, False too), strings predicates, `index`-free: "arith.mulf(a, a)",
-    "arith.divf(1.0, arith.addf(1.0, math.exp(arith.negf(a))))", 'arith.cmpf("olt", a, b)', 'arith.select(a, b, c)'.
-    A constant may be written with another dtype by position only: operands of arith.select after the first are of the result's dtype.
+    `floating`, `integer`, `boolean`: the expression for operands of that category of dtype (None: cannot happen,
+    `compute` casts first). It is a Python call expression: functions are full MLIR op names, `a`, `b`, `c` the operands
+    in order, numbers constants of the computing dtype (also inf, nan, True, False), strings predicates. Examples:
+    "arith.mulf(a, a)", "arith.divf(1.0, arith.addf(1.0, math.exp(arith.negf(a))))", 'arith.cmpf("olt", a, b)'.
     A bare op name applies to all operands in order: "arith.addf".
-    `compute` says in what dtype the operands are before the expression:
+
+    `compute`: in what dtype the operands are before the expression:
       "promoted": all cast to their common dtype (weak scalars join it); comparisons, so the result may be i1;
       "result":   all cast to the result's dtype (exp of integers, true division);
       "select":   the first stays i1, the others are cast to the result's dtype (where);
@@ -77,9 +79,9 @@ class Scalar:
 class Reduction:
     """Nova lowering of a reduction over `dims` (sorted non-negative tuple) with `keepdim`.
 
-    combiner: `add`, `mul`, `max`, `min`, `and`, `or`, `argmax`, `argmin`. The operand is cast to the result's dtype first (and, or: i1;
-    max, min, argmax, argmin: as it is); f16 and bf16 accumulate in f32. max and min give NaN if there is one; argmax and argmin give
-    the lowest index, the first NaN wins; their `dim` is an int.
+    combiner: `add`, `mul`, `max`, `min`, `and`, `or`, `argmax`, `argmin`. The operand is cast to the result's dtype
+        first (and, or: to i1; max, min, argmax, argmin: as it is); f16 and bf16 accumulate in f32. max and min give NaN
+        if there is one; argmax and argmin give the lowest index, the first NaN wins, and their `dim` is an int.
     scale: "mean" divides the result by the number of elements reduced.
     """
 
@@ -91,11 +93,15 @@ class Reduction:
 class Indexing:
     """Nova lowering of a movement primitive, by its rule (`out[i] = in[f(i)]`). Attributes by rule:
 
-    "reshape": shape (row-major order kept); "transpose": perm (result dim d is operand dim perm[d]); "expand": shape (size-1 and new
-    leading dims repeat); "slice": starts, sizes, steps per dim (element i of dim d is starts[d] + i * steps[d], steps may be negative);
-    "flip": dims; "concat": dim, any number of operands of one dtype; "pad": low, high per dim (>= 0), value (a Python number);
+    "reshape": shape (row-major order kept);
+    "transpose": perm (result dim d is operand dim perm[d]);
+    "expand": shape (size-1 and new leading dims repeat);
+    "slice": starts, sizes, steps per dim (element i of dim d is starts[d] + i * steps[d]; steps may be negative);
+    "flip": dims;
+    "concat": dim, any number of operands of one dtype;
+    "pad": low, high per dim (>= 0), value (a Python number);
     "slice_update": operands (x, value), starts, sizes, steps: x with that slice replaced by value;
-    "slice_scatter": operand g, shape, starts, sizes, steps: zeros of `shape` with that slice set to g (derivative of slice).
+    "slice_scatter": operand g, shape, starts, sizes, steps: zeros of `shape` with that slice set to g.
     """
 
     rule: str
@@ -103,7 +109,9 @@ class Indexing:
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """Nova lowering by a rule of its own: `cast`, `matmul`, `take`, `gather`, `index_add`, `full`, `iota`, `assign`, `random_bits`, ..."""
+    """Nova lowering by a rule of its own: `cast`, `matmul`, `take`, `gather`, `index_add`, `full`, `iota`, `assign`,
+    `random_bits`, ...
+    """
 
     rule: str
 
@@ -124,16 +132,17 @@ class Unsupported:
 class Primitive:
     """One operation.
 
-    infer(*avals, **attrs) -> Aval | tuple[Aval, ...]: result shapes and dtypes; raises ValueError/TypeError for bad input. Its results are
-        remembered by (avals, attrs), so attributes are hashable and the rule a pure function of them and the default dtype.
+    infer(*avals, **attrs) -> Aval | tuple[Aval, ...]: result shapes and dtypes; raises ValueError/TypeError for bad
+        input. It is remembered by (avals, attrs): attributes are hashable, the rule a pure function of them.
     eager(xp, *arrays, **attrs) -> array | tuple: computes with numpy or cupy. Weak scalars arrive as Python numbers.
-    vjp(ctx, *grads) -> tuple of Tensor | None, one per operand: written with differentiable operations. `ctx` has `operands` and
-        `results` (None where `saves` does not keep them), `avals` (of the operands), `result_avals`, `attrs` (a dict), `needs` (a bool per operand).
-        A grad is None where that result got no gradient.
+    vjp(ctx, *grads) -> tuple of Tensor | None, one per operand: written with differentiable operations. `ctx` has
+        `operands` and `results` (None where `saves` does not keep them), `avals` (of the operands), `result_avals`,
+        `attrs` (a dict), `needs` (a bool per operand). A grad is None where that result got no gradient.
     compose(*tensors, **attrs): the meaning in simple primitives (composites only).
     tags: "view": the eager result may share the operand's memory (then it is a view of it, as in PyTorch).
-    prepare(*avals) -> function(*arrays): for speed, the eager rule with NumPy specialised to these avals (optional, never another result).
-    plan(*avals, **attrs) -> (result avals, function(*arrays)): what `define` makes of infer, eager and prepare, remembered.
+    prepare(*avals) -> function(*arrays): for speed, the eager rule with NumPy specialised to these avals (optional;
+        never another result).
+    plan(*avals, **attrs) -> (result avals, function(*arrays)): infer and the eager rule with NumPy, remembered.
     """
 
     name: str
@@ -155,7 +164,10 @@ class Primitive:
 
 
 def define(name: str, kind: str, *, infer, eager, vjp, nova, doc: str, **rest) -> Primitive:
-    """Create a record and enter it in the table. Errors: a name defined twice, an unknown kind, a composite without `compose`."""
+    """Create a record and enter it in the table.
+
+    Errors: a name defined twice, an unknown kind, a composite without `compose`.
+    """
     if name in TABLE:
         raise ValueError(f"primitive {name} is defined twice")
     if kind not in KINDS:

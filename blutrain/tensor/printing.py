@@ -10,7 +10,9 @@ _PLAIN = (bool_, int64)
 
 
 def format_tensor(x) -> str:
-    """tensor([1., 2.], dtype=..., device=..., grad_fn=<mul>) with what is not the default; a pending tensor is computed first."""
+    """tensor([1., 2.], dtype=..., device=..., grad_fn=<mul>) with what is not the default; a pending tensor is computed
+    first.
+    """
     array = x._buffer()
     if not x.device.is_cpu:
         array = array.get()

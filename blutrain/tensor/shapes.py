@@ -46,6 +46,8 @@ def normalize_dims(op: str, dims, ndim: int) -> tuple[int, ...]:
     """Sorted dimensions from an integer, a sequence or None (all). Errors: a dimension named twice, out of range."""
     if dims is None:
         return tuple(range(ndim))
+    if type(dims) is int and 0 <= dims < ndim:
+        return (dims,)
     if not isinstance(dims, tuple | list):
         dims = (dims,)
     result = tuple(sorted(normalize_dim(op, d, ndim) for d in dims))

@@ -1,7 +1,7 @@
 """Tensor: an array on a device, what is known of it, and its place in the graph of autograd.
 
-Methods that are operations are attached by methods.py; this file holds the state. `Tensor._buffer()` is the only way to the array: a
-pending tensor (recorded by nova, not computed yet) has none before its recorder fills it in.
+Methods that are operations are attached by methods.py; this file holds the state. `Tensor._buffer()` is the only way to
+the array: a pending tensor (recorded by nova, not computed yet) has none before its recorder fills it in.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ structure_epoch = Epoch()  # requires_grad or the structure of a module changed
 
 
 class Version:
-    """Changes in place of one memory, shared by its views: `value` counts them all, `history` those that autograd knows of."""
+    """Changes in place of one memory, shared by its views: `value` counts them all, `history` those that autograd knows
+    of.
+    """
 
     __slots__ = ("history", "value")
 
@@ -42,13 +44,15 @@ class Version:
 
 
 class Tensor:
-    """An n-dimensional array with PyTorch's names for methods and operators. Made by `blutrain.tensor`, `zeros`, `rand`, ...
+    """An n-dimensional array with PyTorch's names for methods and operators. Made by `blutrain.tensor`, `zeros`,
+    `rand`, ...
 
-    Slots: `_array` numpy/cupy array or None while pending; `_aval` shape and dtype; `device`; `requires_grad`; `grad_fn` the node of
-    autograd that made it (None: a leaf) and `_index` which of its results this is; `_grad`; `_pending` the recorder's handle (several
-    tensors may share one: what autograd saves of a result is an alias of it); `_version` None until memory is shared or written in
-    place; `_base` the tensor it is a view of; `_history` the `Version.history` it was made at; `_hooks`; `_foreign`: its memory
-    belongs to somebody else (from_numpy, DLPack).
+    Slots: `_array` numpy/cupy array or None while pending; `_aval` shape and dtype; `device`; `requires_grad`;
+    `grad_fn` the node of autograd that made it (None: a leaf) and `_index` which of its results this is; `_grad`;
+    `_pending` the recorder's handle (several
+    tensors may share one: what autograd saves of a result is an alias of it); `_version` None until memory is shared or
+    written in place; `_base` the tensor it is a view of; `_history` the `Version.history` it was made at; `_hooks`;
+    `_foreign`: its memory belongs to somebody else (from_numpy, DLPack).
     """
 
     __slots__ = (
@@ -204,7 +208,10 @@ class Tensor:
         self.grad = None
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        """Have autograd record operations on this leaf. Errors: a tensor that is not floating; turning it off on a result of recorded operations."""
+        """Have autograd record operations on this leaf.
+
+        Errors: a tensor that is not floating; turning it off on a result of recorded operations.
+        """
         if requires_grad and not self._aval.dtype.is_floating:
             raise TypeError(message("requires_grad_", "only floating tensors have gradients", got=str(self._aval)))
         if not requires_grad and self.grad_fn is not None:
@@ -216,7 +223,10 @@ class Tensor:
 
     @property
     def data(self) -> Tensor:
-        """The same memory without history; writes to it are not seen by autograd. Setting it gives the tensor other memory."""
+        """The same memory without history; writes to it are not seen by autograd.
+
+        Setting it gives the tensor other memory.
+        """
         twin = self._alias()
         twin._version = None
         return twin

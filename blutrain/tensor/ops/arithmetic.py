@@ -103,11 +103,13 @@ def _truncated_quotient(x, y):
     return where(logical_and(inexact, lt(floor, 0)), add(floor, 1), floor)
 
 
-# the exact remainder (of the sign of a), moved to the sign of b
-_REMAINDER = (
-    'arith.select(arith.andi(arith.cmpf("une", arith.remf(a, b), 0.0), arith.cmpf("olt", arith.mulf(arith.remf(a, b), b), 0.0)),'
-    " arith.addf(arith.remf(a, b), b), arith.remf(a, b))"
-)
+# nova: the exact remainder, of the sign of a, is moved to the sign of b; integers by zero give 0
+_SIGNS_DIFFER = 'arith.cmpf("olt", arith.mulf(arith.remf(a, b), b), 0.0)'
+_MOVED = f'arith.andi(arith.cmpf("une", arith.remf(a, b), 0.0), {_SIGNS_DIFFER})'
+_REMAINDER = f"arith.select({_MOVED}, arith.addf(arith.remf(a, b), b), arith.remf(a, b))"
+_QUOTIENT = f"math.roundeven(arith.divf(arith.subf(a, {_REMAINDER}), b))"
+_BY_ZERO = 'arith.cmpi("eq", b, 0)'
+_FLOORDIV = f"arith.floordivsi(a, arith.select({_BY_ZERO}, 1, b))"
 
 FLOOR_DIVIDE = elementwise(
     "floor_divide",
@@ -115,8 +117,8 @@ FLOOR_DIVIDE = elementwise(
     accepts=NUMBER,
     vjp=NotDifferentiable("floor_divide is constant between its steps"),
     nova=Scalar(
-        f'arith.select(arith.cmpf("oeq", b, 0.0), arith.divf(a, b), math.roundeven(arith.divf(arith.subf(a, {_REMAINDER}), b)))',
-        'arith.select(arith.cmpi("eq", b, 0), 0, arith.floordivsi(a, arith.select(arith.cmpi("eq", b, 0), 1, b)))',
+        f'arith.select(arith.cmpf("oeq", b, 0.0), arith.divf(a, b), {_QUOTIENT})',
+        f"arith.select({_BY_ZERO}, 0, {_FLOORDIV})",
     ),
     doc="floor(x / y) in the promoted dtype; integers by zero give 0.",
 )
@@ -138,10 +140,7 @@ REMAINDER = elementwise(
     accepts=NUMBER,
     vjp=_vjp_remainder,
     saves=Saves(operands=(0, 1), needed_for=((1,), (1,))),
-    nova=Scalar(
-        _REMAINDER,
-        'arith.select(arith.cmpi("eq", b, 0), 0, arith.subi(a, arith.muli(b, arith.floordivsi(a, arith.select(arith.cmpi("eq", b, 0), 1, b)))))',
-    ),
+    nova=Scalar(_REMAINDER, f"arith.select({_BY_ZERO}, 0, arith.subi(a, arith.muli(b, {_FLOORDIV})))"),
     doc="x - y * floor(x / y): the sign of y; integers by zero give 0.",
 )
 
@@ -152,7 +151,8 @@ def remainder(x, other):
 
 
 def _pow(xp, x, y):
-    # NumPy computes float32 ** 2.0 in place of a square only for exact Python scalars it knows; integers with negative powers raise
+    # NumPy computes float32 ** 2.0 in place of a square only for exact Python scalars it knows; integers with negative
+    # powers raise
     if isinstance(y, (int, float)) and y == 2:
         return xp.multiply(x, x)
     return xp.power(x, y)
@@ -287,7 +287,10 @@ def where(condition, x, y):
 
 
 def clamp(x, min=None, max=None):
-    """x limited to [min, max]; either may be a number, a tensor or None. The gradient is 0 outside, 1 inside and at the limits."""
+    """x limited to [min, max]; either may be a number, a tensor or None.
+
+    The gradient is 0 outside, 1 inside and at the limits.
+    """
     if min is None and max is None:
         raise ValueError(message("clamp", "neither min nor max is given"))
     for bound, beyond in ((min, lt), (max, gt)):

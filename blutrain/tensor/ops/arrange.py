@@ -12,7 +12,10 @@ from .unary import clone
 
 
 def view(x, *shape):
-    """x in another shape sharing its memory, or with a dtype of the same size. Errors: ValueError where strides do not allow it."""
+    """x in another shape sharing its memory, or with a dtype of the same size.
+
+    Errors: ValueError where strides do not allow it.
+    """
     result = movement.reshape(x, *shape)
     if result._base is None and result._pending is None and x.numel() and result is not x:
         raise ValueError(
@@ -153,7 +156,9 @@ def unbind(x, dim: int = 0):
 
 
 def pad(x, pad, mode: str = "constant", value=0):
-    """Padded by a constant; `pad` lists (before, after) from the last dimension backwards, as torch.nn.functional.pad; negative cuts."""
+    """Padded by a constant; `pad` lists (before, after) from the last dimension backwards, as torch.nn.functional.pad;
+    negative cuts.
+    """
     if mode != "constant":
         raise ValueError(message("pad", "unknown mode", expected='"constant"', got=repr(mode)))
     if len(pad) % 2 or len(pad) > 2 * x.ndim:

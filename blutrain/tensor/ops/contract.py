@@ -56,7 +56,7 @@ MATMUL = define(
     vjp=_vjp_matmul,
     saves=Saves(operands=(0, 1), needed_for=((1,), (0,))),
     nova=Special("matmul"),
-    doc="[..., m, k] @ [..., k, n] -> [..., m, n], leading dimensions broadcast; float16 and bfloat16 accumulate in float32.",
+    doc="[..., m, k] @ [..., k, n] -> [..., m, n], leading dimensions broadcast; narrow floats accumulate in float32.",
 )
 
 
@@ -67,7 +67,7 @@ def mT(x):
 
 
 def matmul(x, other):
-    """x @ other as torch.matmul: vectors are rows or columns, leading dimensions broadcast; mixed dtypes are promoted."""
+    """x @ other as torch.matmul: vectors are rows or columns, leading dimensions broadcast, dtypes promoted."""
     if not x.ndim or not other.ndim:
         raise ValueError(message("matmul", "operands have at least one dimension", got=f"{x._aval} @ {other._aval}"))
     dtype = promote([x._aval, other._aval])

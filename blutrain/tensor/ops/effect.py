@@ -32,7 +32,10 @@ ASSIGN = define(
 
 
 def assign(dst, value):
-    """Write `value` (same shape and dtype) into `dst` in place, outside of autograd; returns dst. Its version is bumped."""
+    """Write `value` (same shape and dtype) into `dst` in place, outside of autograd; returns dst.
+
+    Its version is bumped.
+    """
     recorder = dispatch.recorder
     if recorder is not None:
         if recorder.recording or dst._pending is not None or value._pending is not None:

@@ -1,9 +1,9 @@
 """The error function on arrays: NumPy has none, CuPy has it in cupyx.
 
 Fitted here for blutrain with mpmath.chebyfit at 40 digits (coefficients in rising order):
-|x| < 1: x * P(x^2) with P near erf(sqrt(u)) / sqrt(u); |x| >= 1: sign(x) * (1 - exp(-x^2) * R(s)) with R near erfc(x) * exp(x^2), where
-t = 1 / (1 + x/2) runs over [1/4, 2/3] for x in [1, 6] and s = (t - 11/24) * 24/5 over [-1, 1]. Beyond 6, erf rounds to 1.
-Largest error of the fit: 6e-17 (float64), 2e-9 (float32).
+|x| < 1: x * P(x^2) with P near erf(sqrt(u)) / sqrt(u); |x| >= 1: sign(x) * (1 - exp(-x^2) * R(s)) with R near erfc(x) *
+exp(x^2), where t = 1 / (1 + x/2) runs over [1/4, 2/3] for x in [1, 6] and s = (t - 11/24) * 24/5 over [-1, 1]. Beyond
+6, erf rounds to 1. Largest error of the fit: 6e-17 (float64), 2e-9 (float32).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Reading and writing by index tensors: take and index_add along one dimension, gather and scatter_add element by element, index_copy.
+"""Reading and writing by index tensors: take and index_add along one dimension, gather and scatter_add element by
+element, index_copy.
 
-Indices are int32 or int64 and may count from the end (-1 is the last). One out of range raises IndexError with its value. Where an index
-is repeated, the adding operations add in the order of the index (float16 and bfloat16 in float32, rounded once: the same bits each
-run), and index_copy keeps the last value.
+Indices are int32 or int64 and may count from the end (-1 is the last). One out of range raises IndexError with its
+value. Where an index is repeated, the adding operations add in the order of the index (float16 and bfloat16 in float32,
+rounded once: the same bits each run), and index_copy keeps the last value.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ def _check_index_type(name: str, index: Aval) -> None:
 
 
 def checked(name: str, xp, index, size: int):
-    """The index array with negative entries counted from the end. Errors: IndexError with the first entry out of range."""
+    """The index array with negative entries counted from the end.
+
+    Errors: IndexError with the first entry out of range.
+    """
     if not index.size:
         return index
     low, high = int(index.min()), int(index.max())
@@ -293,5 +297,7 @@ SCATTER_ADD = define(
 
 
 def scatter_add(x, dim: int, index, src):
-    """x with out[i, index[i, j, k], k] += src[i, j, k] for dim 1, as torch.scatter_add with a source of the index's shape."""
+    """x with out[i, index[i, j, k], k] += src[i, j, k] for dim 1, as torch.scatter_add with a source of the index's
+    shape.
+    """
     return apply(SCATTER_ADD, x, index, src, dim=normalize_dim("scatter_add", dim, x.ndim))

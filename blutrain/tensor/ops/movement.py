@@ -1,7 +1,7 @@
 """Primitives that move elements: reshape, transpose, expand, slice, flip, concat, pad, and writing a slice.
 
-In eager mode reshape (where strides allow), transpose, expand, slice and flip share the operand's memory, as in PyTorch. The functions
-users call for them (`permute`, `squeeze`, `stack`, `split`, ...) are in arrange.py.
+In eager mode reshape (where strides allow), transpose, expand, slice and flip share the operand's memory, as in
+PyTorch. The functions users call for them (`permute`, `squeeze`, `stack`, `split`, ...) are in arrange.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What all elementwise records share: broadcasting, promotion, how narrow floats are computed, and derivatives under broadcasting."""
+"""What all elementwise records share: broadcasting, promotion, how narrow floats are computed, and derivatives under
+broadcasting.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ _CATEGORY = {BOOL: "bool", INTEGER: "integers", FLOATING: "floats"}
 def elementwise(name: str, compute, *, vjp, nova, doc: str, result="promoted", accepts=ANY, saves=NOTHING) -> Primitive:
     """Define an elementwise primitive.
 
-    compute: the operation on arrays (or Python scalars) that are already in the computing dtype: the name of a function of NumPy and CuPy,
+    compute: the operation on arrays (or Python scalars) that are already in the computing dtype: the name of a function
+    of NumPy and CuPy,
         or a function (xp, *arrays).
     result: dtype of the result: "promoted", "floating" (promoted, integers go to the default float), "bool".
     accepts: categories of the promoted dtype that the operation has a meaning for.
@@ -83,7 +86,9 @@ def _infer(name: str, result: str, accepts, *avals: Aval) -> Aval:
 
 @functools.cache
 def _casts(name: str, result: str, kinds: tuple):
-    """How each operand gets to the computing dtype (None: it is there), and the dtype to round the result to (None: it has it)."""
+    """How each operand gets to the computing dtype (None: it is there), and the dtype to round the result to (None: it
+    has it).
+    """
     avals = [_aval_of_kind(k) for k in kinds]
     dtype = promote(avals)
     if result == "floating":
@@ -108,7 +113,9 @@ def _aval_of_kind(kind) -> Aval:
 
 
 def caster(name: str, weak: bool, kind, dtype, computing):
-    """A function that takes an operand (array of np.dtype `kind`, or a Python scalar) to `computing`, rounding scalars to `dtype`; None: nothing to do."""
+    """A function that takes an operand (array of np.dtype `kind`, or a Python scalar) to `computing`, rounding scalars
+    to `dtype`; None: nothing to do.
+    """
     target = computing.numpy
     if not weak:
         return None if kind == target else lambda x: x.astype(target)

@@ -1,7 +1,8 @@
-"""Reductions over dimensions: sum, mean, prod, max, min, any, all, argmax, argmin, cumsum; var, std, norm and logsumexp made of them.
+"""Reductions over dimensions: sum, mean, prod, max, min, any, all, argmax, argmin, cumsum; var, std, norm and logsumexp
+made of them.
 
-float16 and bfloat16 accumulate in float32 and are rounded once. Of no elements the sum is 0, the product 1, the mean NaN; max, min,
-argmax and argmin raise.
+float16 and bfloat16 accumulate in float32 and are rounded once. Of no elements the sum is 0, the product 1, the mean
+NaN; max, min, argmax and argmin raise.
 """
 
 from __future__ import annotations
@@ -110,7 +111,9 @@ def mean(x, dim=None, keepdim: bool = False, *, dtype=None):
 
 
 def _vjp_prod(ctx, g):
-    """Each element gets the product of the others, by products up and down a binary tree: right with zeros, differentiable again."""
+    """Each element gets the product of the others, by products up and down a binary tree: right with zeros,
+    differentiable again.
+    """
     x, dims = ctx.operands[0], ctx.attrs["dims"]
     kept = [d for d in range(x.ndim) if d not in dims]
     rows = movement.transpose_to(x, (*kept, *dims))
@@ -229,12 +232,16 @@ def _chosen(name: str, x, dim, keepdim, whole, arg, pairwise):
 
 
 def max(x, dim=None, keepdim: bool = False):
-    """Without `dim` the largest element; with `dim` an integer, (values, indices) along it, lowest index on ties; with a tensor, maximum(x, dim)."""
+    """Without `dim` the largest element; with `dim` an integer, (values, indices) along it, lowest index on ties; with
+    a tensor, maximum(x, dim).
+    """
     return _chosen("max", x, dim, keepdim, amax, argmax, arithmetic.maximum)
 
 
 def min(x, dim=None, keepdim: bool = False):
-    """Without `dim` the smallest element; with `dim` an integer, (values, indices) along it, lowest index on ties; with a tensor, minimum(x, dim)."""
+    """Without `dim` the smallest element; with `dim` an integer, (values, indices) along it, lowest index on ties; with
+    a tensor, minimum(x, dim).
+    """
     return _chosen("min", x, dim, keepdim, amin, argmin, arithmetic.minimum)
 
 

@@ -14,7 +14,7 @@ Z = Saves(results=(0,))
 
 
 def _float(name: str, compute, derivative, nova: str, saves: Saves, doc: str):
-    """A function with floating results; `derivative(g, saved)` gives g times its derivative from the saved x or result."""
+    """A function with floating results; derivative(g, saved) is g times its derivative, by the saved x or result."""
 
     def vjp(ctx, g):
         saved = ctx.operands[0] if saves.operands else ctx.results[0]
@@ -122,7 +122,7 @@ SIGN = _step(
     "sign",
     "sign",
     Scalar(
-        'arith.select(arith.cmpf("ogt", a, 0.0), 1.0, arith.select(arith.cmpf("olt", a, 0.0), -1.0, arith.mulf(a, 1.0)))',
+        'arith.select(arith.cmpf("ogt", a, 0.0), 1.0, arith.select(arith.cmpf("olt", a, 0.0), -1.0, a))',
         'arith.select(arith.cmpi("sgt", a, 0), 1, arith.select(arith.cmpi("slt", a, 0), -1, 0))',
     ),
     "-1, 0 or 1 (NaN of NaN); gradient 0.",
