@@ -38,7 +38,7 @@ def compare(op: ir.Operation) -> None:
     arrays = [random(rng, t.shape, t.dtype) for t in kernel.operands]
     for i, type_ in enumerate(kernel.operands):
         if type_.dtype[0] == "i" and type_.dtype != "i1":
-            arrays[i] = (np.abs(arrays[i]) % 3).astype(NUMPY[type_.dtype])  # ids that are inside every table
+            arrays[i] = np.array(np.abs(arrays[i]) % 3, NUMPY[type_.dtype])  # ids that are inside every table
     expected = linalg_reference.run_kernel(op, [a.copy() for a in arrays])
     for got, want in zip(CompiledOp(op).run(*arrays), map(np.asarray, expected), strict=True):
         if want.dtype.kind in "iub":
