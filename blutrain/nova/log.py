@@ -238,7 +238,7 @@ class Log:
             self._bind(value, tensor)
             self.values[id(tensor)] = value
         for parameter, value in step.grad_operands:
-            self.externals[value] = parameter._grad
+            self._bind_grad(value, parameter)
         self.fresh = {}
         self.scalars += scalars
         for generator, count in step.draws:
@@ -370,6 +370,17 @@ class Log:
         step.index[id(tensor)] = value
         step._arrays_epoch = -1
         return value
+
+    def grad_operand(self, parameter: Tensor) -> int:
+        """Enter the gradient that `parameter` holds already; each replay takes the one it holds then."""
+        value = self._new_value(parameter._grad._aval)
+        self.current.grad_operands.append((parameter, value))
+        self._bind_grad(value, parameter)
+        return value
+
+    def _bind_grad(self, value: int, parameter: Tensor) -> None:
+        self.externals[value] = parameter._grad
+        self.values[id(parameter._grad)] = value
 
     def primitive(self, prim, operands, attrs, location: Location):
         """Record one primitive inside the current event; returns pending tensors, linked to the tape."""

@@ -275,10 +275,7 @@ class Recorder:
             grad = log.grad_tensor(leaf) + grad
         elif self.slots.state(leaf) == "value":
             old = leaf._grad
-            value = log.capture(old)
-            step.captured.pop()
-            step.grad_operands.append((leaf, value))
-            log.externals[value] = old
+            value = log.grad_operand(leaf)
             total = old + grad
             step.updates[value] = log.operand(total)
             grad = total
@@ -423,10 +420,7 @@ class Recorder:
         pending = log.grad_tensor(parameter)
         if pending is not None:
             return pending
-        value = log.capture(parameter._grad)
-        log.current.captured.pop()
-        log.current.grad_operands.append((parameter, value))
-        log.externals[value] = parameter._grad
+        log.grad_operand(parameter)
         return parameter._grad
 
     def _optimizer_key(self, optimizer) -> tuple:
