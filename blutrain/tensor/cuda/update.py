@@ -17,7 +17,9 @@ CHUNK = 1 << 14
 
 # Each parameter has a row in `table`: pointers of old p, g and state, of new p and state, its number of elements.
 # Types: P parameter, G gradient, S0 and S1 state; C: what all of it is computed in.
-HEAD = r"""
+HEAD = (
+    f"#define CHUNK {CHUNK}"
+    + r"""
 typedef compute_of<P>::type C;
 struct Row {
   const P* p; const G* g; const S0* s0; const S1* s1;
@@ -29,7 +31,10 @@ struct Row {
   const i64 stop = smaller(start[blockIdx.x] + (i64)CHUNK, row.size); \
   for (i64 i = start[blockIdx.x] + threadIdx.x; i < stop; i += blockDim.x)
 """
-BODY = r"""
+)
+BODY = (
+    HEAD
+    + r"""
 extern "C" __global__ void adamw(
     const Row* table, const int* owner, const i64* start, double beta1, double rest1, double beta2, double rest2,
     double eps, double step, double root, double decay, double coupled) {
@@ -61,6 +66,7 @@ extern "C" __global__ void sgd_momentum(
   }
 }
 """
+)
 
 
 def update_many(name: str, rows, scalars, **attrs) -> None:
@@ -107,8 +113,7 @@ def _launch(name: str, rows, scalars, attrs) -> None:
     inputs = rows[0][0]
     types = [a.dtype for a in inputs] + [inputs[0].dtype] * (4 - len(inputs))
     kernel_name, numbers = _ARGUMENTS[name](*scalars, **attrs)
-    body = HEAD.replace("CHUNK", str(CHUNK)) + BODY
-    kernel = function(body, kernel_name, P=types[0], G=types[1], S0=types[2], S1=types[3])
+    kernel = function(BODY, kernel_name, P=types[0], G=types[1], S0=types[2], S1=types[3])
     sizes = tuple(inputs[0].size for inputs, _ in rows)
     owner, start = _chunks(sizes, cupy.cuda.Device().id)
     table = cupy.asarray(numpy.array([_row(*row) for row in rows], numpy.int64))

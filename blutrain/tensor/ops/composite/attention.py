@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 
+import numpy
+
 from ....errors import message
 from ...aval import Aval
 from ...dispatch import apply
@@ -45,8 +47,18 @@ def _infer(q, k, v, mask=None, *, is_causal, scale):
     return Aval((*batch, q.shape[-2], v.shape[-1]), q.dtype)
 
 
+def _matmul(xp):
+    """The product of arrays in the precision that the user chose."""
+    if xp is numpy:
+        return numpy.matmul
+    from ...cuda.matmul import matmul
+
+    return matmul
+
+
 def _eager(xp, q, k, v, mask=None, *, is_causal, scale):
-    scores = xp.matmul(widen(q), widen(k).swapaxes(-1, -2))
+    matmul = _matmul(xp)
+    scores = matmul(widen(q), widen(k).swapaxes(-1, -2))
     scores *= scale
     if mask is not None:
         scores = xp.where(mask, scores, -math.inf) if mask.dtype == bool else scores + mask
@@ -59,7 +71,7 @@ def _eager(xp, q, k, v, mask=None, *, is_causal, scale):
     scores -= xp.where(largest == -math.inf, 0, largest)
     xp.exp(scores, out=scores)
     total = scores.sum(-1, keepdims=True)
-    result = xp.matmul(scores, widen(v))
+    result = matmul(scores, widen(v))
     result /= xp.where(total == 0, 1, total)
     return narrow(result, q.dtype)
 

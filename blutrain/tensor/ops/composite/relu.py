@@ -8,7 +8,7 @@ from ...dispatch import apply
 from ...primitive import Composed, Saves, define
 from ..arithmetic import where
 from ..eager_rule import eager_rule
-from .blocks import map_blocks
+from .blocks import map_blocks, narrow, widen
 from .check_operands import require_floating, require_same_aval
 from .compose import upcast
 from .derive import vjp_by_compose
@@ -35,7 +35,7 @@ RELU = define(
     "relu",
     "composite",
     infer=_infer_relu,
-    eager=lambda xp, x: xp.maximum(x, 0).astype(x.dtype, copy=False),
+    eager=lambda xp, x: narrow(xp.maximum(widen(x), 0), x.dtype),
     vjp=_vjp_relu,
     nova=Composed(),
     saves=Saves(results=(0,)),
@@ -50,11 +50,11 @@ def _infer_relu_backward(grad, y):
 
 
 def _eager_relu_backward(xp, grad, y):
-    result = xp.zeros(grad.shape, grad.dtype)
     if xp is numpy:
+        result = numpy.zeros(grad.shape, grad.dtype)
         numpy.copyto(result, grad, where=y > 0)
         return result
-    return xp.where(y > 0, grad, result)
+    return narrow(xp.where(widen(y) > 0, widen(grad), 0), grad.dtype)
 
 
 def _compose_relu_backward(grad, y):
