@@ -1,10 +1,12 @@
 """row kernels against NumPy in float64: layer norm, softmax, cross-entropy; narrow, odd and empty rows; non-finite
 values."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import row_bodies as bodies
-from cpu_kernels import NUMPY, Body, Compiled, generate, random, region, run, supports
+from cpu_kernels import NUMPY, TWO_THREADS, Body, Compiled, generate, random, region, run, supports
 
 SHAPES = [(1, 1), (3, 5), (1, 1000), (33, 16), (50, 17), (9, 768), (130, 65), (64, 1), (2, 4099)]
 TOLERANCE = {"f32": {"rtol": 3e-5, "atol": 3e-5}, "f64": {"rtol": 1e-12, "atol": 1e-12}}
@@ -162,6 +164,33 @@ def test_in_place_result_waits_for_the_last_read():
     got, sums = run(body, x)
     np.testing.assert_array_equal(got, 2 * x)
     np.testing.assert_allclose(sums, x.sum(1, dtype=np.float64) ** 2, rtol=1e-3, atol=1e-4)
+
+
+def test_in_place_result_waits_for_another_result():
+    """x + x into x's memory and x * sum(x): the second reads x in a pass of its own."""
+    body = Body("row")
+    x = body.operand(20, 70)
+    total = bodies.sum_of(body, x, 20, 70, "f32")
+    body.result(body.map([(x, "d0, d1")], (20, 70), region("%r = arith.addf %i0, %i0 : f32", "%r : f32")), alias=0)
+    product = region("%r = arith.mulf %i0, %i1 : f32", "%r : f32")
+    body.result(body.map([(x, "d0, d1"), (total, "d0")], (20, 70), product))
+    a = random(np.random.default_rng(0), (20, 70), "f32")
+    doubled, scaled = run(body, a)
+    np.testing.assert_array_equal(doubled, 2 * a)
+    np.testing.assert_allclose(scaled, a * a.sum(1, keepdims=True, dtype=np.float64), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 32])
+def test_narrower_vectors(vector_bytes):
+    """Four and eight lanes, as on NEON and AVX2."""
+    facts = replace(TWO_THREADS, vector_bytes=vector_bytes)
+    rng = np.random.default_rng(0)
+    x, t = random(rng, (30, 77), "f32"), rng.integers(0, 77, 30)
+    mean, _, _, dx = run(bodies.cross_entropy(30, 77), x, t, facts=facts)
+    p = softmax_reference(x)
+    np.testing.assert_allclose(mean, -np.log(p[np.arange(30), t]).mean(), rtol=1e-5)
+    p[np.arange(30), t] -= 1
+    np.testing.assert_allclose(dx, p, rtol=1e-4, atol=1e-6)
 
 
 def test_columns_of_two_dimensions():

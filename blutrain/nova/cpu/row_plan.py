@@ -133,7 +133,8 @@ class _Planner:
         self.posts.add(reduction.index)
 
     def _place_stores(self) -> None:
-        last = max(len(self.result.passes) - 1, 0)
+        over_all = [s for s in self.domain.stores if s.dims & self.columns and s.source.op not in self.posts]
+        last = max([len(self.result.passes) - 1, *(self.levels[s.source.op] for s in over_all)])
         for store in self.domain.stores:
             assert isinstance(store.source, Produced)
             op = store.source.op
@@ -146,7 +147,7 @@ class _Planner:
                     raise Unsupported("a result over the columns only that is no sum over the rows")
                 # In an operand's own memory: not before the last pass has read the operand.
                 in_place = self.kernel.aliases[store.result] >= 0
-                self._pass(max(last, self.levels[op]) if in_place else self.levels[op]).stores.append(store)
+                self._pass(last if in_place else self.levels[op]).stores.append(store)
             elif store.dims != self.rows:
                 raise Unsupported("a result over some of the row dimensions")
             else:
