@@ -253,3 +253,9 @@ def test_a_missing_gpu_is_a_clear_error():
         bt.ones(2).to("cuda")
     with pytest.raises(RuntimeError, match="cuda"):
         bt.zeros(2, device="cuda")
+
+
+def test_the_stub_for_type_checkers_is_up_to_date():
+    from blutrain.tensor import write_stub
+
+    assert write_stub.FILE.read_text() == write_stub.stub(), "run python -m blutrain.tensor.write_stub"

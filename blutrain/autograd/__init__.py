@@ -107,7 +107,10 @@ def _tensor_backward(
     backward(self, gradient, retain_graph, create_graph, inputs)
 
 
-Tensor.backward = _tensor_backward
-Tensor.register_hook = register_hook
-Tensor.register_post_accumulate_grad_hook = register_post_accumulate_grad_hook
-Tensor.retain_grad = retain_grad
+for _name, _method in {
+    "backward": _tensor_backward,
+    "register_hook": register_hook,
+    "register_post_accumulate_grad_hook": register_post_accumulate_grad_hook,
+    "retain_grad": retain_grad,
+}.items():
+    setattr(Tensor, _name, _method)

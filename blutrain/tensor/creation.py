@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy
 
@@ -224,7 +225,7 @@ def one_hot(index: Tensor, num_classes: int = -1) -> Tensor:
     )
 
 
-def nonzero(x: Tensor, *, as_tuple: bool = False):
+def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
     """Indices of nonzero elements: int64 [count, ndim], or a tuple of vectors.
 
     Reads x: the shape depends on its values.

@@ -37,7 +37,7 @@ _PLAIN = frozenset((bool, int, float))
 tape: Any = None
 
 
-def apply(prim: Primitive, *operands, **attrs):
+def apply(prim: Primitive, *operands, **attrs) -> Any:
     """Run `prim` on tensors and Python scalars; returns a Tensor, or a tuple where the primitive has several results.
 
     A primitive without tensor operands gets its Device as the attribute `device`.

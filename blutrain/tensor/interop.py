@@ -4,6 +4,8 @@ devices.
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..errors import message
 from .device import Device, as_device, cpu
 from .dtype import DType, as_dtype, bfloat16, from_numpy_dtype
@@ -12,7 +14,7 @@ from .ops.unary import clone
 from .tensor import Tensor
 
 
-def to_numpy(x: Tensor, *, force: bool = False):
+def to_numpy(x: Tensor, *, force: bool = False) -> Any:
     """A NumPy array that shares the memory of a CPU tensor. bfloat16 gives an array of ml_dtypes.bfloat16, which NumPy
     alone computes badly with.
 

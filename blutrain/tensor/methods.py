@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy
 
 from ..errors import message
@@ -59,18 +61,17 @@ _OPERANDS = (Tensor, int, float, numpy.generic)
 
 def _operator(prim, function):
     """(x op y, y op x): NotImplemented for what is no tensor or number, so that Python tries the other operand."""
-    if prim is not None:
-        function = None
+    function = function if prim is None else functools.partial(apply, prim)
 
     def forward(self, other):
         if not isinstance(other, _OPERANDS):
             return NotImplemented
-        return apply(prim, self, other) if function is None else function(self, other)
+        return function(self, other)
 
     def backward(self, other):
         if not isinstance(other, _OPERANDS):
             return NotImplemented
-        return apply(prim, other, self) if function is None else function(other, self)
+        return function(other, self)
 
     return forward, backward
 
@@ -156,6 +157,30 @@ def deep_copy(x, memo):
     return twin
 
 
+WRITTEN_HERE = (type_as, detach, detach_, expand_as, view_as, reshape_as, where, fill_, zero_, lerp, addcmul_, copy_)
+SPECIAL = {
+    **{function.__name__: function for function in WRITTEN_HERE},
+    "__hash__": object.__hash__,  # __eq__ clears it: tensors are told apart by identity
+    "__deepcopy__": deep_copy,
+    "__neg__": unary.neg,
+    "__pos__": lambda x: x,
+    "__abs__": unary.abs,
+    "__invert__": compare.bitwise_not,
+    "__getitem__": indexing.getitem,
+    "__setitem__": indexing.setitem,
+    "__array__": interop.array_protocol,
+    "__dlpack__": interop.dlpack,
+    "__dlpack_device__": interop.dlpack_device,
+    "__cuda_array_interface__": property(interop.cuda_array_interface),
+    "numpy": interop.to_numpy,
+    "to": interop.to,
+    "cpu": interop.to_cpu,
+    "cuda": interop.to_cuda,
+    "T": property(arrange.t),
+    "mT": property(contract.mT),
+}
+
+
 def _attach() -> None:
     for module, names in METHODS:
         for name in names.split():
@@ -172,32 +197,8 @@ def _attach() -> None:
         setattr(Tensor, f"__{name}__", _operator(getattr(compare, name.upper()), None)[0])
     for name, dtype in CASTS.items():
         setattr(Tensor, name, _cast_method(dtype))
-    for method in (
-        type_as,
-        detach,
-        detach_,
-        expand_as,
-        view_as,
-        reshape_as,
-        where,
-        fill_,
-        zero_,
-        lerp,
-        addcmul_,
-        copy_,
-    ):
-        setattr(Tensor, method.__name__, method)
+    for name, value in SPECIAL.items():
+        setattr(Tensor, name, value)
 
 
 _attach()
-Tensor.__hash__ = object.__hash__  # setting __eq__ cleared it: tensors are told apart by identity
-Tensor.__deepcopy__ = deep_copy
-Tensor.__neg__, Tensor.__abs__, Tensor.__invert__ = unary.neg, unary.abs, compare.bitwise_not
-Tensor.__pos__ = lambda x: x
-Tensor.__getitem__, Tensor.__setitem__ = indexing.getitem, indexing.setitem
-Tensor.numpy, Tensor.__array__ = interop.to_numpy, interop.array_protocol
-Tensor.__dlpack__, Tensor.__dlpack_device__ = interop.dlpack, interop.dlpack_device
-Tensor.__cuda_array_interface__ = property(interop.cuda_array_interface)
-Tensor.to, Tensor.cpu, Tensor.cuda = interop.to, interop.to_cpu, interop.to_cuda
-Tensor.T = property(arrange.t)
-Tensor.mT = property(contract.mT)

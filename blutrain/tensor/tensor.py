@@ -6,6 +6,8 @@ the array: a pending tensor (recorded by nova, not computed yet) has none before
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy
 
 from ..errors import message
@@ -14,6 +16,10 @@ from .device import Device, cpu
 from .dtype import DType, from_numpy_dtype
 
 _ndarray = numpy.ndarray
+if TYPE_CHECKING:
+    from .tensor_methods import TensorMethods as _Methods
+else:
+    _Methods = object
 
 
 class Epoch:
@@ -43,7 +49,7 @@ class Version:
         self.value = self.history = 0
 
 
-class Tensor:
+class Tensor(_Methods):
     """An n-dimensional array with PyTorch's names for methods and operators. Made by `blutrain.tensor`, `zeros`,
     `rand`, ...
 
@@ -72,7 +78,6 @@ class Tensor:
         "requires_grad",
     )
     __array_ufunc__ = None  # a NumPy array on the left of an operator leaves the operation to us
-    __hash__ = object.__hash__
 
     def __init__(self, *args, **kwargs):
         raise TypeError(

@@ -7,6 +7,7 @@ import operator
 from ...errors import message
 from ..dtype import int64, promote
 from ..shapes import broadcast_shapes, normalize_dim, normalize_dims
+from ..tensor import Tensor
 from . import arithmetic, cast, compare, create, movement
 from .unary import clone
 
@@ -121,7 +122,7 @@ def stack(tensors, dim: int = 0):
     return cat([unsqueeze(x, dim) for x in tensors], normalize_dim("stack", dim, tensors[0].ndim + 1))
 
 
-def split(x, split_size, dim: int = 0):
+def split(x, split_size, dim: int = 0) -> tuple[Tensor, ...]:
     """Views of `split_size` entries each along `dim` (the last may be shorter), or of the sizes in a list."""
     dim = normalize_dim("split", dim, x.ndim)
     n = x.shape[dim]
@@ -141,7 +142,7 @@ def split(x, split_size, dim: int = 0):
     return tuple(parts)
 
 
-def chunk(x, chunks: int, dim: int = 0):
+def chunk(x, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` views of equal size along `dim` (the last may be shorter)."""
     if chunks <= 0:
         raise ValueError(message("chunk", "the number of chunks is not positive", got=str(chunks)))
@@ -149,7 +150,7 @@ def chunk(x, chunks: int, dim: int = 0):
     return split(x, max(-(-n // chunks), 1), dim)
 
 
-def unbind(x, dim: int = 0):
+def unbind(x, dim: int = 0) -> tuple[Tensor, ...]:
     """The slices along `dim`, without it."""
     dim = normalize_dim("unbind", dim, x.ndim)
     return tuple([squeeze(movement.narrow(x, dim, i, 1), dim) for i in range(x.shape[dim])])
@@ -222,7 +223,7 @@ def broadcast_to(x, shape):
     return movement.expand(x, shape)
 
 
-def broadcast_tensors(*tensors):
+def broadcast_tensors(*tensors) -> tuple[Tensor, ...]:
     """All expanded to their common shape."""
     shape = broadcast_shapes("broadcast_tensors", [x.shape for x in tensors])
     return tuple([movement.expand(x, shape) for x in tensors])

@@ -51,6 +51,6 @@ IOTA = define(
 )
 
 
-def iota(size: int, device: Device, dtype: DType, start=0, step=1):
+def iota(size: int, device: Device, dtype: DType, start: float = 0, step: float = 1):
     """The vector start + i * step."""
     return apply(IOTA, size=size, start=start, step=step, dtype=dtype, device=device)

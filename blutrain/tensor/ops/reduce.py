@@ -8,7 +8,7 @@ NaN; max, min, argmax and argmin raise.
 from __future__ import annotations
 
 import builtins
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...errors import message
 from ..aval import Aval
@@ -231,14 +231,14 @@ def _chosen(name: str, x, dim, keepdim, whole, arg, pairwise):
     return ValuesIndices(values, indices)
 
 
-def max(x, dim=None, keepdim: bool = False):
+def max(x, dim=None, keepdim: bool = False) -> Any:
     """Without `dim` the largest element; with `dim` an integer, (values, indices) along it, lowest index on ties; with
     a tensor, maximum(x, dim).
     """
     return _chosen("max", x, dim, keepdim, amax, argmax, arithmetic.maximum)
 
 
-def min(x, dim=None, keepdim: bool = False):
+def min(x, dim=None, keepdim: bool = False) -> Any:
     """Without `dim` the smallest element; with `dim` an integer, (values, indices) along it, lowest index on ties; with
     a tensor, minimum(x, dim).
     """
