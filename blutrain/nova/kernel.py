@@ -216,7 +216,8 @@ class Kernel:
 
 def region_flops(op_names: tuple[str, ...]) -> int:
     computing = [name for name in op_names if name.startswith(("arith.", "math.")) and name != "arith.constant"]
-    return sum(20 if name.startswith("math.") else 1 for name in computing)
+    draws = 100 * op_names.count("nova.random_bits")
+    return draws + sum(20 if name.startswith("math.") else 1 for name in computing)
 
 
 def read_kernel(op: ir.Operation | ir.OpView) -> Kernel:

@@ -14,6 +14,7 @@ from blutrain.nova.cpu.emit import Integers, Number, module_text, phase_text, re
 from blutrain.nova.cpu.emit_domain import Domain, build_domain
 from blutrain.nova.cpu.emit_loops import cut_tiles, for_each_row, strip_loop
 from blutrain.nova.cpu.emit_nest import Evaluator, Point
+from blutrain.nova.cpu.emit_transpose import is_transposed, load_transposed
 from blutrain.nova.emitter import Emitter
 from blutrain.nova.kernel import (
     Access,
@@ -27,6 +28,8 @@ from blutrain.nova.kernel import (
     region_flops,
 )
 from blutrain.nova.target import CpuFacts
+
+TILE_OPS = 24  # a region is copied once for every row of a tile; a longer one gathers instead
 
 
 def supports(kernel: Kernel) -> str | None:
@@ -82,6 +85,7 @@ class _MapBody:
     def __init__(self, kernel: Kernel, domain: Domain, out: Emitter, config: dict[str, int]):
         self.kernel, self.domain, self.out, self.config = kernel, domain, out, config
         self.ints, self.evaluator = Integers(out), Evaluator(kernel, domain, out)
+        self.ops = sum(region_flops(op.block_ops) for op in kernel.generics)
         self.lane_dim, self.inner_dim = _choose_dims(domain, _accesses(domain), config["lanes"])
         self.outer_dims = [d for d in range(len(domain.extents)) if d not in (self.lane_dim, self.inner_dim)]
 
@@ -112,16 +116,29 @@ class _MapBody:
         return strip_loop(self.out, lower, upper, length, self.config["lanes"], unroll, strip)
 
     def _inner_loop(self, row: Point, start: Number, lanes: int, mask: str | None) -> None:
-        inner = self.inner_dim
-        assert inner is not None
+        """All indices of the inner dimension under one strip: by square tiles where operands are transposed, then singly."""
+        inner, lane_dim, extent = self.inner_dim, self.lane_dim, self.domain.extents[self.inner_dim]
+        turned = [a for a in _accesses(self.domain) if is_transposed(a, lane_dim, inner)]
+        tiles = extent // lanes * lanes if mask is None and turned and self.ops <= TILE_OPS else 0
 
-        def step(index: str, _: list[str]) -> list[str]:
+        def point(index: Number) -> Point:
             at = Point({inner: index}, self.out.innermost, row)
-            self._element([Point({self.lane_dim: start}, self.out.innermost, at, self.lane_dim, lanes, mask)])
+            return Point({lane_dim: start}, self.out.innermost, at, lane_dim, lanes, mask)
+
+        def tile(index: str, _: list[str]) -> list[str]:
+            points = [point(self.ints.add(index, i)) for i in range(lanes)]
+            for access in turned:
+                load_transposed(self.evaluator, access, points)
+            self._element(points)
             return []
 
-        extent = self.ints.name(self.domain.extents[inner])
-        self.out.loop(self.ints.name(0), extent, self.ints.name(1), step)
+        def single(index: str, _: list[str]) -> list[str]:
+            self._element([point(index)])
+            return []
+
+        for lower, upper, step, body in ((0, tiles, lanes, tile), (tiles, extent, 1, single)):
+            if lower < upper:
+                self.out.loop(self.ints.name(lower), self.ints.name(upper), self.ints.name(step), body)
 
     def _element(self, points: list[Point]) -> None:
         """All results at each point: every value before any store, for a result may share an operand's memory."""
