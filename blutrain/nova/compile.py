@@ -9,10 +9,10 @@ import time
 from mlir import ir
 
 from .. import config
-from ..errors import NovaError
 from . import pipeline
 from .dialect import create_context
 from .import_trace import import_trace
+from .passes.choose_saved import MEMORY_LIMIT
 from .passes.driver import Settings, run_passes
 from .passes.host_program import build_plan
 from .plan import ProgramPlan
@@ -21,12 +21,13 @@ from .trace import Trace
 _numbers = itertools.count(1)
 
 
-class CompileError(Exception):
-    """Nova cannot compile a step: the text names the operation, the user's line and the reason."""
+def compile_plan(
+    trace: Trace, facts, precision: str | None, memory_limit: int | None
+) -> tuple[ProgramPlan, dict[str, float]]:
+    """The plan of `trace` and the seconds of import and passes.
 
-
-def compile_plan(trace: Trace, facts, precision: str | None) -> tuple[ProgramPlan, dict[str, float]]:
-    """The plan of `trace` and the seconds of each pass. Errors: CompileError for what nova does not support, NovaError for a fault."""
+    Errors: NovaError for an operation that nova does not support (naming it and the user's line), and for a fault.
+    """
     start = time.perf_counter()
     dump = config.get("NOVA_DUMP")
     directory = os.path.join(dump, f"program-{next(_numbers):03d}") if dump else None
@@ -36,6 +37,9 @@ def compile_plan(trace: Trace, facts, precision: str | None) -> tuple[ProgramPla
             file.write(str(trace))
     with create_context(), ir.Location.unknown():
         module = import_trace(trace, ir.Context.current)
+        if memory_limit is not None:
+            limit = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), memory_limit)
+            module.operation.attributes[MEMORY_LIMIT] = limit
         seconds = {"import": time.perf_counter() - start}
         names = pipeline.passes("cpu", precision=precision if precision == "bf16" else None)
         report = run_passes(module, names, facts, Settings(directory, directory is not None))
@@ -47,5 +51,3 @@ def compile_plan(trace: Trace, facts, precision: str | None) -> tuple[ProgramPla
                 file.write(kernel.text)
     return plan, seconds
 
-
-__all__ = ["CompileError", "NovaError", "compile_plan"]

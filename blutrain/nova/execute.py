@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .. import config
+from ..errors import NovaError
 from ..tensor.tensor import Tensor
 from .interpret import interpret, peak_bytes
 from .log import Log, Step
 from .open_graph import OpenGraph
-from .program import CompileError, Program, compile_trace
+from .explain import announce
+from .program import Program, compile_trace
 from .refuse import refuse
 from .trace import Input, Trace
 
@@ -67,7 +69,7 @@ def _execute(recorder: Recorder, log: Log, step: Step, wanted: set[int]) -> dict
         if entry.program is not None:
             recorder.replayed_steps += 1
             _touch(entry)
-            return entry.program.run(log)
+            return _run(entry.program, log)
     outputs = sorted(wanted | set(entry.outputs)) if entry is not None else sorted(wanted)
     trace = trace_of(log, outputs)
     final = entry is not None and entry.final
@@ -78,7 +80,7 @@ def _execute(recorder: Recorder, log: Log, step: Step, wanted: set[int]) -> dict
     ):
         entry = _compile(recorder, log, step, outputs, trace)
         if entry.program is not None:
-            return entry.program.run(log)
+            return _run(entry.program, log)
     results = _interpret(trace, log)
     if entry is None:
         step.executable = StepProgram(trace, outputs, owner=log.owner, residuals=log.residuals())
@@ -94,6 +96,14 @@ def _compiles_first(log: Log, trace: Trace) -> bool:
     if options.first_step == "compiled":
         return True
     return options.memory_limit is not None and peak_bytes(trace) > options.memory_limit
+
+
+def _run(program: Program, log: Log) -> dict[int, Any]:
+    if config.get("NOVA_CHECK"):
+        from .check import run_checked
+
+        return run_checked(program, log)
+    return program.run(log)
 
 
 def _interpret(trace: Trace, log: Log) -> dict[int, Any]:
@@ -114,8 +124,9 @@ def _compile(recorder: Recorder, log: Log, step: Step, outputs: list[int], trace
         try:
             entry.program = compile_trace(trace, options)
             _touch(entry)
+            announce(entry.program, log.owner)
             return entry
-        except CompileError as error:
+        except NovaError as error:
             reason, detail = "unsupported", str(error)
     entry.final = True
     location = trace.nodes[0].location if trace.nodes else "<empty>"
@@ -188,7 +199,3 @@ def _deliver_gradients(recorder: Recorder, log: Log, results: dict[int, Any]) ->
         if tensor is None or tensor._grad is not None or tensor is parameter:
             tensor = Tensor._wrap(results[value], log.device, parameter._aval)
         recorder.slots.set(parameter, tensor)
-
-
-def _check_enabled() -> bool:
-    return bool(config.get("NOVA_CHECK"))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
+
+from .. import config
 
 
 def explain(module) -> str:
@@ -30,3 +33,17 @@ def programs_of(module) -> list[Any]:
 
     flush()
     return [entry.program for entry in compiled.programs if entry.program is not None]
+
+
+def announce(program, owner) -> None:
+    """After a compile: one line at NOVA_DEBUG=1, the whole table (without measured times) at NOVA_EXPLAIN=1."""
+    name = owner.name if owner is not None else "step"
+    if config.get("NOVA_DEBUG") >= 1:
+        stages = ", ".join(f"{stage} {seconds:.2f} s" for stage, seconds in program.seconds.items())
+        print(f"nova: compiled {name}: {stages}", file=sys.stderr)
+    if config.get("NOVA_DEBUG") >= 3:
+        print(program.trace, file=sys.stderr)
+    if config.get("NOVA_EXPLAIN"):
+        from .explain_table import render
+
+        print(render(program, measure=False), file=sys.stderr)

@@ -13,14 +13,22 @@ def render(program: Any, *, measure: bool = True) -> str:
     plan = program.executable.plan
     microseconds = program.profile() if measure else [None] * len(plan.launches)
     facts = program.facts
-    rows = [_row(plan, launch, us, facts) for launch, us in zip(plan.launches, microseconds, strict=True) if not isinstance(launch, Callback)]
+    rows = [
+        _row(plan, launch, us, facts)
+        for launch, us in zip(plan.launches, microseconds, strict=True)
+        if not isinstance(launch, Callback)
+    ]
     header = ("launch", "at", "schedule", "MB", "MFLOP", "FLOP/B", "predicted us", "measured us", "of roofline")
     total = sum(us for us in microseconds if us is not None)
-    lines = [f"nova: {len(plan.launches)} launches of {len(plan.kernels)} kernels on {facts.cpu_name}, {facts.threads} threads"]
+    lines = [
+        f"nova: {len(plan.launches)} launches of {len(plan.kernels)} kernels on {facts.cpu_name}, {facts.threads} threads"
+    ]
     lines += _table([header, *rows])
     if measure:
         lines.append(f"total {total / 1e3:.2f} ms in {len(rows)} launches; bindings: {program.executable.bindings}")
-    lines.append(f"memory: arena {plan.arena_bytes / 2**20:.2f} MiB, workspace {max((k.workspace_bytes for k in plan.kernels), default=0) / 2**20:.2f} MiB")
+    lines.append(
+        f"memory: arena {plan.arena_bytes / 2**20:.2f} MiB, workspace {max((k.workspace_bytes for k in plan.kernels), default=0) / 2**20:.2f} MiB"
+    )
     lines.append("compile: " + ", ".join(f"{k} {v:.2f} s" for k, v in program.seconds.items()))
     return "\n".join(lines)
 
@@ -54,4 +62,9 @@ def _schedule(kernel) -> str:
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(w) if i < 3 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))).rstrip() for row in rows]
+    return [
+        "  ".join(
+            cell.ljust(w) if i < 3 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

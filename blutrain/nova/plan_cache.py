@@ -20,10 +20,12 @@ from .target import CpuFacts
 from .trace import Trace, freeze
 
 
-def cached_plan(trace: Trace, facts: CpuFacts, precision: str | None) -> tuple[ProgramPlan, dict[str, float]]:
+def cached_plan(
+    trace: Trace, facts: CpuFacts, precision: str | None, memory_limit: int | None = None
+) -> tuple[ProgramPlan, dict[str, float]]:
     """The plan of `trace` and the seconds each stage took. NOVA_DUMP and NOVA_OVERRIDE always compile."""
     start = time.perf_counter()
-    key = plan_key(trace, facts, precision)
+    key = plan_key(trace, facts, precision, memory_limit)
     data = None if config.get("NOVA_DUMP") or config.get("NOVA_OVERRIDE") else object_cache().get(key)
     if data is not None:
         plan = _read(data)
@@ -31,21 +33,24 @@ def cached_plan(trace: Trace, facts: CpuFacts, precision: str | None) -> tuple[P
             return plan, {"plan_cache": time.perf_counter() - start}
     from .compile import compile_plan  # loads MLIR
 
-    plan, seconds = compile_plan(trace, facts, precision)
+    plan, seconds = compile_plan(trace, facts, precision, memory_limit)
     object_cache().put(key, pickle.dumps(plan, protocol=5))
     return plan, seconds
 
 
-def plan_key(trace: Trace, facts: CpuFacts, precision: str | None) -> str:
+def plan_key(trace: Trace, facts: CpuFacts, precision: str | None, memory_limit: int | None) -> str:
     """SHA-256 in hex. Two traces with one key have one plan."""
     parts = [
         [(x.value, x.role, str(x.aval), x.aval.weak) for x in trace.inputs],
         [(str(a), a.weak) for a in trace.avals],
-        [(n.prim.name, n.operands, sorted((k, str(freeze(v))) for k, v in n.attrs.items()), n.results, n.location) for n in trace.nodes],
+        [
+            (n.prim.name, n.operands, sorted((k, str(freeze(v))) for k, v in n.attrs.items()), n.results, n.location)
+            for n in trace.nodes
+        ],
         trace.outputs,
         sorted(trace.updates.items()),
         str(trace.device),
-        precision,
+        (precision, memory_limit),
         sorted((k, str(v)) for k, v in asdict(facts).items()),
         toolchain(),
         source_digest(),

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from ..errors import message
 from ..tensor.tensor import storage_epoch
 from .cpu.executable import Executable, build_executable
 from .interpret import interpret
+from .plan import BufferRef, ProgramPlan
 from .plan_cache import cached_plan
 from .target import host_cpu
 from .trace import Trace
@@ -28,21 +30,31 @@ if TYPE_CHECKING:
 SMALL_BYTES = 4096
 
 
-class CompileError(Exception):
-    """Nova cannot compile a step: the text names the operation, the user's line and the reason."""
-
-
 def compile_trace(trace: Trace, options: CompileOptions | None = None) -> Program:
-    """Compile `trace` for the device it was recorded on. Errors: CompileError for an operation nova cannot compile, NovaError for a fault."""
+    """Compile `trace` for the device it was recorded on.
+
+    Errors: NovaError for an operation that nova cannot compile, and for a fault; MemoryError for a plan over `options.memory_limit`.
+    """
     facts = host_cpu()
     precision = options.precision if options is not None else None
+    limit = options.memory_limit if options is not None else None
     start = time.perf_counter()
-    plan, seconds = cached_plan(trace, facts, precision)
+    plan, seconds = cached_plan(trace, facts, precision, limit)
+    if limit is not None and plan_bytes(plan) > limit:
+        raise MemoryError(
+            message("compile", "the compiled step needs more than memory_limit", expected=f"at most {limit} bytes",
+                    got=f"{plan_bytes(plan)} bytes beside parameters and optimizer state", help="a smaller batch, or gradient accumulation")  # fmt: skip
+        )
     executable = build_executable(plan, facts)
     seconds["objects"] = executable.report.compile_seconds
     seconds["load"] = executable.report.load_seconds
     seconds["total"] = time.perf_counter() - start
     return Program(trace, executable, seconds)
+
+
+def plan_bytes(plan: ProgramPlan) -> int:
+    """Bytes a run needs beside its inputs and outputs."""
+    return plan.arena_bytes + max((kernel.workspace_bytes for kernel in plan.kernels), default=0)
 
 
 class Program:
@@ -103,6 +115,20 @@ class Program:
             for value in step.scalars:
                 block, cell = self._scalars[value]
                 block[cell] = next(values)
+
+    def profile(self, rounds: int = 3) -> list[float]:
+        """Microseconds of each launch (the least of `rounds`), on what is bound; state is saved before and put back after."""
+        views = [
+            self.executable.view(BufferRef("input", i), spec.shape, spec.dtype)
+            for i, spec in enumerate(self.executable.plan.inputs)
+            if spec.role == "state"
+        ]
+        saved = [view.copy() for view in views]
+        try:
+            return [min(times) for times in zip(*(self.executable.profile() for _ in range(rounds)), strict=True)]
+        finally:
+            for view, copy in zip(views, saved, strict=True):
+                view[...] = copy
 
     def failed_check(self) -> int | None:
         """The number of the first value check that failed in the last run, None if all passed."""
