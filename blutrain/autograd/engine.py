@@ -7,6 +7,8 @@ which operations were recorded: equal runs give equal bits.
 
 from __future__ import annotations
 
+import sys
+
 from .. import config
 from ..errors import message
 from ..tensor import dispatch
@@ -143,7 +145,7 @@ class _Walk:
         try:
             results = node.run(grads)
         except Exception as error:
-            if hasattr(error, "add_note"):
+            if sys.version_info >= (3, 11):
                 error.add_note(f"in the backward of {node.name}, called at {node.location[0]}:{node.location[1]}")
             raise
         if len(results) != len(node.edges):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..errors import message, user_location
 from ..tensor import dispatch
 from ..tensor.ops import create
@@ -22,7 +24,7 @@ class FunctionContext:
     def __init__(self):
         self._to_save: tuple = ()
         self._saved: list | None = None
-        self._node = None
+        self._node: Any = None
         self._materialize = True
         self._no_grad_ids: set[int] = set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 
 from ..errors import message
 from ..tensor.tensor import Tensor, structure_epoch
@@ -107,8 +108,6 @@ def retain_grad(x: Tensor) -> None:
         raise RuntimeError(message("retain_grad", "the tensor requires no gradient", got=str(x._aval)))
     if x.grad_fn is None:
         return
-    import weakref
-
     ref = weakref.ref(x)  # the node holds the hook: a strong reference would be a cycle
 
     def keep(grad: Tensor) -> None:

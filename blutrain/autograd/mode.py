@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import threading
+from typing import Any
 
 
 class _State(threading.local):
     enabled = True
-    saver = None  # what packs saved tensors (see saved.py)
+    saver: Any = None  # what packs saved tensors (see saved.py)
 
 
 state = _State()
@@ -70,7 +71,7 @@ class no_grad(_Scope):
     def __init__(self, function=None):
         super().__init__(False)
 
-    def __new__(cls, function=None):
+    def __new__(cls, function=None) -> Any:
         self = super().__new__(cls)
         if function is None:
             return self

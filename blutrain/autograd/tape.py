@@ -8,6 +8,7 @@ walk in reverse.
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 from ..errors import message, user_location
 from ..tensor import dispatch
@@ -27,6 +28,7 @@ class Deferred:
     """
 
     __slots__ = ("make",)
+    name = "deferred"
 
     def __init__(self, make):
         self.make = make
@@ -71,8 +73,9 @@ class Node:
         self.edges = edges = [edge_of(x) for x in operands]
         self.avals = [dispatch.aval_of(x) for x in operands]
         self.result_avals = [r._aval for r in results]
-        self.operands = kept = [None if isinstance(x, Tensor) else x for x in operands]
-        self.results = [None] * len(results)
+        kept: list[Any] = [None if isinstance(x, Tensor) else x for x in operands]
+        self.operands: Any = kept
+        self.results: Any = [None] * len(results)
         saves = prim.saves
         for k, i in enumerate(saves.operands):
             if i < len(operands) and kept[i] is None and _is_needed(saves, k, edges):

@@ -10,7 +10,7 @@ import numpy
 from ..errors import message
 from .aval import Aval
 from .device import Device, as_device, cpu
-from .dtype import as_dtype, bool_, from_numpy_dtype, get_default_dtype, int64
+from .dtype import INTEGER, DType, as_dtype, bool_, from_numpy_dtype, get_default_dtype, int64
 from .ops import cast, compare, create, movement
 from .shapes import as_shape
 from .tensor import Tensor
@@ -41,39 +41,46 @@ def as_tensor(data, *, dtype=None, device=None) -> Tensor:
     return tensor(data, dtype=dtype, device=device)
 
 
-def _host_array(data, dtype):
+def _host_array(data, dtype: DType | None):
     """A new contiguous NumPy array of a supported dtype."""
     if isinstance(data, numpy.ndarray | numpy.generic):
         found = from_numpy_dtype(data.dtype)
         return numpy.array(data, dtype=(dtype or found).numpy, order="C")
-    if hasattr(data, "__array_interface__") or hasattr(data, "__cuda_array_interface__") or hasattr(data, "__dlpack__"):
-        return _host_array(numpy.asarray(data) if not hasattr(data, "get") else data.get(), dtype)
+    if hasattr(data, "get") and hasattr(data, "__cuda_array_interface__"):  # CuPy
+        return _host_array(data.get(), dtype)
+    if hasattr(data, "__array_interface__") or hasattr(data, "__dlpack__"):
+        return _host_array(numpy.asarray(data), dtype)
     data = _numbers(data)
     try:
         array = numpy.array(data)
     except ValueError as fault:
         raise ValueError(message("tensor", "the lists do not form a rectangular array", got=str(fault))) from None
-    if dtype is None:
-        kind = array.dtype.kind
-        if not array.size and not _has_leaf(data):
-            dtype = get_default_dtype()
-        elif kind not in "biuf" or array.dtype == numpy.uint64:
-            raise TypeError(message("tensor", "the data is not numeric, or does not fit int64", got=str(array.dtype)))
-        else:
-            dtype = {"b": bool_, "i": int64, "u": int64, "f": get_default_dtype()}[kind]
-            if isinstance(array.flat[0], numpy.generic) and _typed_leaf(data) is not None:
-                dtype = _typed_leaf(data)
+    dtype = _dtype_of_lists(data, array) if dtype is None else dtype
+    _check_range(array, dtype)
     with numpy.errstate(all="ignore"):
-        if array.dtype.kind in "iu" and dtype.category == 1 and array.size:
-            info = numpy.iinfo(dtype.numpy)
-            if array.min() < info.min or array.max() > info.max:
-                got = f"{array.min()} to {array.max()}"
-                raise ValueError(
-                    message(
-                        "tensor", f"the numbers do not fit {dtype.name}", expected=f"{info.min} to {info.max}", got=got
-                    )
-                )
-        return numpy.ascontiguousarray(array).reshape(array.shape).astype(dtype.numpy)
+        return array.astype(dtype.numpy)
+
+
+def _dtype_of_lists(data, array) -> DType:
+    """The dtype of numbers in nested lists, which NumPy made `array` of."""
+    typed = _typed_leaf(data)
+    if typed is not None:
+        return typed
+    kind = array.dtype.kind
+    if kind == "f":  # also what NumPy makes of no numbers at all
+        return get_default_dtype()
+    if kind not in "bi":
+        raise TypeError(message("tensor", "the data is not numeric, or does not fit int64", got=str(array.dtype)))
+    return bool_ if kind == "b" else int64
+
+
+def _check_range(array, dtype: DType) -> None:
+    if array.dtype.kind not in "iu" or dtype.category != INTEGER or not array.size:
+        return
+    info = numpy.iinfo(dtype.numpy)
+    if array.min() < info.min or array.max() > info.max:
+        rule, expected = f"the numbers do not fit {dtype.name}", f"{info.min} to {info.max}"
+        raise ValueError(message("tensor", rule, expected=expected, got=f"{array.min()} to {array.max()}"))
 
 
 def _numbers(data):
@@ -83,10 +90,6 @@ def _numbers(data):
     if isinstance(data, list | tuple):
         return [_numbers(x) for x in data]
     return data
-
-
-def _has_leaf(data) -> bool:
-    return not isinstance(data, list) or any(_has_leaf(x) for x in data)
 
 
 def _typed_leaf(data):

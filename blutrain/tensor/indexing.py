@@ -17,7 +17,7 @@ from . import dispatch
 from .aval import Aval
 from .creation import nonzero, tensor
 from .dispatch import apply
-from .dtype import INTEGER, bool_
+from .dtype import INTEGER, bool_, int64
 from .inplace import needs_history, take_over
 from .ops import arithmetic, cast, gather, movement
 from .tensor import Tensor, aval_of
@@ -105,6 +105,7 @@ def _replaced(x: Tensor, index, value: Tensor) -> Tensor:
     """x with x[index] replaced, as a new tensor with history."""
     value = cast.cast(value, x.dtype)
     if isinstance(index, Tensor) and index.dtype is bool_ and not value.ndim:
+        _check_mask(x, 0, index)
         mask = movement.reshape(index, index.shape + (1,) * (x.ndim - index.ndim))
         return arithmetic.where(mask, value, x)
     basic, places = _parse(x, index)
@@ -269,14 +270,10 @@ def _to_one_index(x: Tensor, places):
     total = 1
     for n in extents:
         total *= n
-    linear = None
-    for (_, index), n in zip(places, extents):
-        index = gather.wrap_index(index, n) if isinstance(index, Tensor) else index
-        linear = (
-            index
-            if linear is None
-            else arithmetic.add(arithmetic.mul(linear, n) if isinstance(linear, Tensor) else linear * n, index)
-        )
+    wrapped = [gather.wrap_index(i, n).to(int64) if isinstance(i, Tensor) else i for (_, i), n in zip(places, extents)]
+    linear = wrapped[0]
+    for index, n in zip(wrapped[1:], extents[1:]):
+        linear = linear * n + index
     merged = movement.reshape(ordered, (*ordered.shape[:first], total, *ordered.shape[first + len(dims) :]))
     inverse = tuple(sorted(range(x.ndim), key=perm.__getitem__))
     return merged, first, linear, lambda y: movement.transpose_to(movement.reshape(y, ordered.shape), inverse)

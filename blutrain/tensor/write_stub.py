@@ -1,4 +1,4 @@
-"""Writes tensor_methods.pyi: the methods that methods.py and autograd attach to Tensor, with their signatures, for editors and type checkers.
+"""Writes tensor_methods.pyi: what methods.py and autograd attach to Tensor, for editors and type checkers.
 
     python -m blutrain.tensor.write_stub
 
