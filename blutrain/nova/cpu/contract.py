@@ -59,7 +59,7 @@ def generate(kernel: Kernel, facts: CpuFacts, config: dict[str, int | bool]) -> 
     if layout.cells:
         emit_pack(module, name("pack_rows"), contract, contract.rows, layout.rows)
         emit_pack(module, name("pack_columns"), contract, contract.columns, layout.columns)
-        emit_micro_kernel(module, name("tile"), layout.schedule, layout.dtype, accumulates=layout.blocks > 1)
+        emit_micro_kernel(module, name("tile"), layout, accumulates=layout.blocks > 1)
         emit_finish(module, name("finish"), layout)
         if layout.schedule.share_rows or layout.schedule.share_columns:
             phases.append(Phase(name("pack"), emit_pack_phase(module, name, layout)))

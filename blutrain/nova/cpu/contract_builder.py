@@ -87,7 +87,7 @@ class Builder(Emitter):
     def not_(self, condition: str | bool) -> str | bool:
         if isinstance(condition, bool):
             return not condition
-        return self.value(f"arith.xori {condition}, {self.constant('1', 'i1')} : i1")
+        return self.value(f"arith.xori {condition}, {self.constant('true', 'i1')} : i1")
 
     # --- integers
 
@@ -130,6 +130,11 @@ class Builder(Emitter):
         if isinstance(a, int) and isinstance(b, int):
             return min(a, b)
         return self.value(f"arith.minsi {self.i64(a)}, {self.i64(b)} : i64")
+
+    def maximum(self, a: Integer, b: Integer) -> Integer:
+        if isinstance(a, int) and isinstance(b, int):
+            return max(a, b)
+        return self.value(f"arith.maxsi {self.i64(a)}, {self.i64(b)} : i64")
 
     def round_up(self, a: Integer, multiple: int) -> Integer:
         return self.mul(self.div(self.add(a, multiple - 1), multiple), multiple)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blutrain.nova.cpu.configure_contract import ContractSchedule
-from blutrain.nova.cpu.contract_form import Contract
+from blutrain.nova.cpu.contract_form import Contract, Factor, loads
+from blutrain.nova.cpu.contract_value import linear_step
 from blutrain.nova.kernel import ITEM_BYTES
 
 ALIGNMENT = 64
@@ -15,16 +16,30 @@ PARTIAL_ITEM_BYTES = 8  # of a partial value of any dtype, so that rows of them 
 
 @dataclass(frozen=True)
 class PanelShape:
-    """A packed panel: `width` rows at `pitch` elements from one k to the next, `steps` of k."""
+    """A packed panel of `width` rows and `steps` of k: element (row, k) at `row * row_step + k * k_step`.
+
+    With k outermost a step of k takes `pitch` elements: the width in whole vectors. With k innermost a row takes a
+    vector more than `steps`, so that the rows of a panel lie in different cache sets.
+    """
 
     width: int
     pitch: int
     lanes: int
     steps: int
+    is_k_innermost: bool
+
+    @property
+    def row_step(self) -> int:
+        return self.steps + self.lanes if self.is_k_innermost else 1
+
+    @property
+    def k_step(self) -> int:
+        return 1 if self.is_k_innermost else self.pitch
 
     @property
     def size(self) -> int:
-        return self.steps * self.pitch
+        """Elements of a panel."""
+        return self.width * self.row_step if self.is_k_innermost else self.steps * self.pitch
 
 
 class Layout:
@@ -41,8 +56,9 @@ class Layout:
         self.batch, self.m, self.n, self.k = (contract.extent(a) for a in ("batch", "m", "n", "k"))
         self.panels_m, self.panels_n = -(-self.m // schedule.mr), -(-self.n // schedule.nr)
         self.blocks = max(1, -(-self.k // schedule.kc))
-        self.rows = self._shape(schedule.mr, schedule.row_pitch, schedule.share_rows)
-        self.columns = self._shape(schedule.nr, schedule.nr, schedule.share_columns)
+        rows_along_k = runs_along_k(contract, contract.rows)
+        self.rows = self._shape(schedule.mr, schedule.row_pitch, schedule.share_rows, rows_along_k)
+        self.columns = self._shape(schedule.nr, schedule.nr, schedule.share_columns, False)
         self.tile_bytes = schedule.mr * schedule.nr * self.item
         self.cells = self.batch * schedule.m_tasks * schedule.n_tasks if self.panels_m and self.panels_n else 0
         self.most_rows, self.most_columns = (
@@ -51,9 +67,10 @@ class Layout:
         )
         self._place(threads)
 
-    def _shape(self, width: int, pitch: int, shared: bool) -> PanelShape:
+    def _shape(self, width: int, pitch: int, is_shared: bool, is_k_innermost: bool) -> PanelShape:
         """Panels of a shared factor hold all of k, those of a task one block."""
-        return PanelShape(width, pitch, self.schedule.lanes, (self.blocks if shared else 1) * self.schedule.kc)
+        steps = (self.blocks if is_shared else 1) * self.schedule.kc
+        return PanelShape(width, pitch, self.schedule.lanes, steps, is_k_innermost)
 
     def _place(self, threads: int) -> None:
         schedule, item = self.schedule, self.item
@@ -112,3 +129,18 @@ class Layout:
             for w, p in zip(work, panels, strict=True)
         )
         return rows, columns
+
+
+def runs_along_k(contract: Contract, factor: Factor) -> bool:
+    """Whether most of the bytes that the factor loads are contiguous along k rather than along its rows."""
+    weight = {"k": 0, factor.axis: 0}
+    for access in loads(factor.value):
+        size = ITEM_BYTES[access.dtype]
+        for dim, stride in enumerate(access.strides):
+            size *= contract.generic.extents[dim] if stride else 1
+        for axis in weight:
+            dims = contract.axes[axis]
+            step = linear_step([contract.generic.extents[d] for d in dims], [access.strides[d] for d in dims])
+            innermost = access.strides[dims[-1]] if dims else 0
+            weight[axis] += size if 1 in (step, innermost) else 0
+    return weight["k"] > weight[factor.axis]

@@ -109,7 +109,12 @@ def emit_pack_phase(module: Module, name: Name, layout: Layout) -> int:
             place = phase.at(out.add(out.mul(panel, shape.size * layout.item), offset))
             phase.pack(part, place, batch, index, out.add(index, 1), everything)
 
-        out.each(*phase.range(number, tasks, layout.batch * panels), one)
+        begin, end = phase.range(number, tasks, layout.batch * panels)
+        if layout.batch == 1:
+            place = phase.at(out.add(out.mul(begin, shape.size * layout.item), offset))
+            phase.pack(part, place, 0, begin, end, everything)
+        else:
+            out.each(begin, end, one)
 
     def rows() -> None:
         pack("pack_rows", "%task", row_tasks, layout.panels_m, layout.rows, layout.shared_rows)
@@ -183,13 +188,13 @@ class _Product(_Phase):
     def _shared(self, offset: int, shape: PanelShape, panels: int, panel: Integer, block: Block) -> str:
         out = self.out
         number = out.add(out.mul(self.cell_.batch, panels), panel)
-        place = out.add(out.mul(number, shape.size), out.mul(block.start, shape.pitch))
+        place = out.add(out.mul(number, shape.size), out.mul(block.start, shape.k_step))
         return self.at(out.add(out.mul(place, self.layout.item), offset))
 
     def _tile(self, rows: str, columns: str, i: Integer, j: Integer, block: Block) -> None:
         out = self.out
         sums = self._sums(i, j)
-        more = out.constant("0", "i1") if block.more is False else block.more
+        more = out.constant("false", "i1") if block.more is False else block.more
         steps = out.round_up(block.count, K_UNROLL)
         pointers = [(rows, "!llvm.ptr"), (columns, "!llvm.ptr"), (sums, "!llvm.ptr")]
         out.call(self.name("tile"), [*pointers, (steps, "i64"), (more, "i1")])

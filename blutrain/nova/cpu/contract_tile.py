@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from blutrain.nova.cpu.configure_contract import K_UNROLL, ContractSchedule
+from blutrain.nova.cpu.configure_contract import K_UNROLL
 from blutrain.nova.cpu.contract_builder import Module
+from blutrain.nova.cpu.contract_layout import Layout
 from blutrain.nova.emitter import lane_type
 from blutrain.nova.kernel import ITEM_BYTES
 
@@ -16,26 +17,28 @@ ARGUMENTS = (
 )
 
 
-def emit_micro_kernel(module: Module, name: str, schedule: ContractSchedule, dtype: str, accumulates: bool) -> None:
+def emit_micro_kernel(module: Module, name: str, layout: Layout, accumulates: bool) -> None:
     """A function that writes the mr x nr tile at `tile` (row-major, dense); `steps` is a multiple of K_UNROLL.
 
     All sums stay in registers over the whole loop. Where `accumulates` and `more`, the tile is added to what is there.
     """
     out = module.builder()
+    schedule, dtype, panel = layout.schedule, layout.dtype, layout.rows
     mr, nv, lanes = schedule.mr, schedule.nv, schedule.lanes
-    type_, bytes_ = lane_type(dtype, lanes), lanes * ITEM_BYTES[dtype]
+    item = ITEM_BYTES[dtype]
+    type_, bytes_ = lane_type(dtype, lanes), lanes * item
     zeros = out.constant("0.0", type_)
 
     def step(k: str, sums: list[str]) -> list[str]:
         sums = list(sums)
-        rows = out.pointer("%rows", out.mul(k, schedule.row_pitch), dtype)
+        rows = out.pointer("%rows", out.mul(k, panel.k_step), dtype)
         columns = out.pointer("%columns", out.mul(k, schedule.nr), dtype)
         for u in range(K_UNROLL):
             vectors = [
                 out.load(out.pointer(columns, u * schedule.nr + v * lanes, dtype), type_, bytes_) for v in range(nv)
             ]
             for i in range(mr):
-                scalar = out.load(out.pointer(rows, u * schedule.row_pitch + i, dtype), dtype, ITEM_BYTES[dtype])
+                scalar = out.load(out.pointer(rows, u * panel.k_step + i * panel.row_step, dtype), dtype, item)
                 row = out.value(f"vector.broadcast {scalar} : {dtype} to {type_}")
                 for v in range(nv):
                     sums[i * nv + v] = out.value(f"vector.fma {row}, {vectors[v]}, {sums[i * nv + v]} : {type_}")
