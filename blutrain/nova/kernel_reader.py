@@ -145,7 +145,7 @@ class _Reader:
         return self.scalars[value]
 
     def _generic(self, op: ir.Operation) -> Generic:
-        iterators = tuple(re.search(r"<(\w+)>", str(a)).group(1) for a in op.attributes["iterator_types"])
+        iterators = tuple(str(a).removeprefix("#linalg.iterator_type<")[:-1] for a in op.attributes["iterator_types"])
         maps = [ir.AffineMapAttr(a).value for a in op.attributes["indexing_maps"]]
         block = op.regions[0].blocks[0]
         num_inputs = ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[0]

@@ -52,14 +52,14 @@ class _Plan:
         self.stores: list[list[Store]] = [[] for _ in range(depth + 1)]
         self.post_stores: list[Store] = []
         over_all = [s for s in self.domain.stores if s.dims == everything]
-        last = max([depth - 1, *(level_of[s.source.op] for s in over_all)])
+        last = max([depth - 1, *(level_of[s.producer] for s in over_all)])
         for store in self.domain.stores:
             if store.dims == frozenset(self.kept_dims):
                 self.post_stores.append(store)
             elif store.dims == everything:
                 # In an operand's own memory: not before the last sweep has read the operand.
                 in_place = kernel.aliases[store.result] >= 0
-                self.stores[last if in_place else level_of[store.source.op]].append(store)
+                self.stores[last if in_place else level_of[store.producer]].append(store)
             else:
                 raise Unsupported("results over different loops")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blutrain.nova.emitter import Emitter, lane_type
-from blutrain.nova.kernel import ITEM_BYTES, Kernel
+from blutrain.nova.kernel import ITEM_BYTES, Kernel, Operand, Source, Unsupported
 
 POINTER = "!llvm.ptr"
 WORKSPACE, TASK, WORKER = "%workspace", "%task", "%worker"
@@ -28,8 +28,11 @@ def result_pointer(kernel: Kernel, result: int) -> str:
     return f"%a{alias if alias >= 0 else len(kernel.operands) + result}"
 
 
-def operand_pointer(index: int) -> str:
-    return f"%a{index}"
+def operand_pointer(source: Source) -> str:
+    """The body's name of the memory of an operand."""
+    if not isinstance(source, Operand):
+        raise Unsupported("memory of a value that is no operand of the kernel")
+    return f"%a{source.index}"
 
 
 Number = str | int  # an i64: its name, or its value where it is known now

@@ -51,7 +51,8 @@ class Placed:
         """Nest dimensions that this op sums over."""
         if not isinstance(self.op, Generic):
             return frozenset()
-        return frozenset(self.dims[d] for d in self.op.reduction_dims if self.dims[d] is not None)
+        dims = (self.dims[d] for d in self.op.reduction_dims)
+        return frozenset(d for d in dims if d is not None)
 
     @property
     def result_dims(self) -> frozenset[int]:
@@ -66,6 +67,12 @@ class Store:
     source: Source
     access: Access
     dims: frozenset[int]
+
+    @property
+    def producer(self) -> int:
+        """Number of the op that computes it."""
+        assert isinstance(self.source, Produced)
+        return self.source.op
 
 
 @dataclass(frozen=True)

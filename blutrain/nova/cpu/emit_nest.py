@@ -45,6 +45,11 @@ class Point:
             return self.outer.home(dims)
         return self
 
+    def lane_step(self, access: Access) -> int:
+        """Elements of memory from one lane's element of `access` to the next lane's."""
+        assert self.lane_dim is not None
+        return access.strides[self.lane_dim]
+
     def index(self, dim: int) -> Number:
         if dim in self.own:
             return self.own[dim]
@@ -184,12 +189,12 @@ class Evaluator:
 
     def _load(self, key: object, point: Point) -> str:
         _, access = key  # type: ignore[misc]
-        pointer = operand_pointer(access.source.index)
+        pointer = operand_pointer(access.source)
         offset = self.offset(access.strides, access.offset, point)
         if not point.lanes:
             return self.memory.load(pointer, offset, access.dtype, 0)
-        step = access.strides[point.lane_dim]
-        if step == 0 or self.domain.extents[point.lane_dim] == 1:
+        step = point.lane_step(access)
+        if step == 0:
             scalar = self.memory.load(pointer, offset, access.dtype, 0)
             return self.out.value(
                 f"vector.broadcast {scalar} : {access.dtype} to {lane_type(access.dtype, point.lanes)}"
@@ -208,7 +213,7 @@ class Evaluator:
     def store(self, value: str, access: Access, pointer: str, point: Point) -> None:
         """Write lanes (or a scalar) where `access` says."""
         offset = self.offset(access.strides, access.offset, point)
-        step = access.strides[point.lane_dim] if point.lanes else 1
+        step = point.lane_step(access) if point.lanes else 1
         if step == 1:
             self.memory.store(value, pointer, offset, access.dtype, point.lanes, point.mask)
         else:
@@ -228,7 +233,7 @@ class Evaluator:
                 position = self.out.value(f"arith.{op_name} {position}, {self.out.constant(str(bound), wide)} : {wide}")
             scaled = self.out.value(f"arith.muli {total}, {self.out.constant(str(size), wide)} : {wide}")
             total = self.out.value(f"arith.addi {scaled}, {position} : {wide}")
-        pointer = operand_pointer(op.extracts[tensor].index)
+        pointer = operand_pointer(op.extracts[tensor])
         return self.memory.load_at(pointer, total, type_.dtype, point.lanes, point.mask)
 
     def _gather(self, placed: Placed, point: Point) -> str:
@@ -242,7 +247,7 @@ class Evaluator:
             with self.out.scope(home.depth):
                 home.memo[key] = self._row_offset(op, self.read(ids, home), home.lanes)
         column = point.index(placed.dims[-1]) if placed.dims[-1] is not None else 0
-        pointer, dtype = operand_pointer(op.table.index), op.table_type.dtype
+        pointer, dtype = operand_pointer(op.table), op.table_type.dtype
         if not home.lanes:
             offset = self.integers.name(self.integers.add(home.memo[key], column))
             return self.memory.load(pointer, offset, dtype, point.lanes, point.mask)

@@ -20,7 +20,7 @@ def load_transposed(evaluator: Evaluator, access: Access, points: list[Point]) -
     rows = []
     for lane in range(lanes):
         offset = evaluator.integers.name(evaluator.integers.add(corner, lane * step))
-        rows.append(evaluator.memory.load(operand_pointer(access.source.index), offset, access.dtype, lanes))
+        rows.append(evaluator.memory.load(operand_pointer(access.source), offset, access.dtype, lanes))
     for point, row in zip(points, transpose(evaluator.out, rows, access.dtype), strict=True):
         point.memo["load", access] = row
 

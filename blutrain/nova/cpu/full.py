@@ -33,14 +33,13 @@ class _Plan:
         self.stores: list[list[Store]] = [[] for _ in range(depth + 1)]
         self.scalars: list[Store] = []
         for store in self.domain.stores:
-            assert isinstance(store.source, Produced)
             if not store.dims:
                 self.scalars.append(store)
             elif store.dims != self.everything:
                 raise Unsupported("a result over some of the dimensions of a full reduction")
             else:
                 in_place = kernel.aliases[store.result] >= 0
-                self.stores[depth if in_place else self.levels[store.source.op]].append(store)
+                self.stores[depth if in_place else self.levels[store.producer]].append(store)
 
     def _place(self, index: int) -> Reduction | None:
         placed = self.domain.ops[index]

@@ -133,11 +133,10 @@ class _Planner:
         self.posts.add(reduction.index)
 
     def _place_stores(self) -> None:
-        over_all = [s for s in self.domain.stores if s.dims & self.columns and s.source.op not in self.posts]
-        last = max([len(self.result.passes) - 1, *(self.levels[s.source.op] for s in over_all)])
+        over_all = [s for s in self.domain.stores if s.dims & self.columns and s.producer not in self.posts]
+        last = max([len(self.result.passes) - 1, *(self.levels[s.producer] for s in over_all)])
         for store in self.domain.stores:
-            assert isinstance(store.source, Produced)
-            op = store.source.op
+            op = store.producer
             if op in self.posts:
                 if store.dims & self.rows:
                     raise Unsupported("a result over the rows that depends on a sum over the rows")

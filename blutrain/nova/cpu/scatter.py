@@ -54,9 +54,9 @@ def supports(kernel: Kernel) -> str | None:
 
 
 def _scatter_of(kernel: Kernel) -> ScatterAdd:
-    if len(kernel.ops) != 1 or not isinstance(kernel.ops[0], ScatterAdd) or kernel.yields != (Produced(0, 0),):
+    op = kernel.ops[0] if len(kernel.ops) == 1 else None
+    if not isinstance(op, ScatterAdd) or kernel.yields != (Produced(0, 0),):
         raise Unsupported("a scatter kernel with more than its scatter_add")
-    (op,) = kernel.ops
     if not all(isinstance(s, Operand) for s in (op.ids, op.updates)) or not isinstance(op.init, Operand | None):
         raise Unsupported("a scatter_add of values that are no operands")
     if op.types[0].dtype[0] == "i" and op.types[0].dtype != op.updates_type.dtype:
@@ -132,7 +132,7 @@ class _Lists:
 
         def link(step: str, _: list[str]) -> list[str]:
             number = ints.name(ints.sub(self.count - 1, step))
-            row = memory.load(operand_pointer(self.op.ids.index), number, self.op.ids_type.dtype, 0)
+            row = memory.load(operand_pointer(self.op.ids), number, self.op.ids_type.dtype, 0)
             if self.op.ids_type.dtype != "i64":
                 row = out.value(f"arith.extsi {row} : {self.op.ids_type.dtype} to i64")
             # As an unsigned number a negative id is too large as well.
@@ -224,12 +224,12 @@ class _Sums:
         if self.op.init is None:
             return self.out.constant("0" if self.sum_dtype[0] == "i" else "0.0", lane_type(self.sum_dtype, lanes))
         dtype = self.op.types[0].dtype
-        value = self.memory.load(operand_pointer(self.op.init.index), place, dtype, lanes, mask)
+        value = self.memory.load(operand_pointer(self.op.init), place, dtype, lanes, mask)
         return convert_float(self.out, value, dtype, self.sum_dtype, lanes)
 
     def _load_update(self, place: str, lanes: int, mask: str | None) -> str:
         type_: TensorType = self.op.updates_type
-        value = self.memory.load(operand_pointer(self.op.updates.index), place, type_.dtype, lanes, mask)
+        value = self.memory.load(operand_pointer(self.op.updates), place, type_.dtype, lanes, mask)
         return convert_float(self.out, value, type_.dtype, self.sum_dtype, lanes)
 
     def _add(self, a: str, b: str, type_: str) -> str:
