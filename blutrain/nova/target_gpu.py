@@ -3,9 +3,9 @@
 `gpu_facts("sm_90a")` is a table entry, for making kernels without a device; `device_facts()` is the device's own: sizes
 read from the driver, rates from the table. A schedule depends on these and nothing measured at run time.
 
-Sources: [CC] CUDA C++ Programming Guide, "Technical specifications per compute capability"; [A100] NVIDIA A100 datasheet
-and Ampere whitepaper; [GA102], [AD102] whitepapers of those chips (GeForce RTX 3090, RTX 4090); [H200] H200 datasheet and
-Hopper whitepaper (dense rates, without sparsity); [dev] read from an H200 by cuDeviceGetAttribute and
+Sources: [CC] CUDA C++ Programming Guide, "Technical specifications per compute capability"; [A100] NVIDIA A100
+datasheet and Ampere whitepaper; [GA102], [AD102] whitepapers of those chips (GeForce RTX 3090, RTX 4090); [H200] H200
+datasheet and Hopper whitepaper (dense rates, without sparsity); [dev] read from an H200 by cuDeviceGetAttribute and
 cuOccupancyMaxActiveClusters (one block a multiprocessor).
 """
 
