@@ -1,4 +1,4 @@
-"""Square tiles read along one dimension and used along the other: a register transpose instead of gathers."""
+"""Square tiles read along one dimension and used along the other: transposed in registers, not gathered."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from blutrain.nova.kernel import Access
 def load_transposed(evaluator: Evaluator, access: Access, points: list[Point]) -> None:
     """Put the loads of `access` at `points` into their memos.
 
-    The points follow each other along a dimension where the access is contiguous, one for each lane. Row l of the tile is
-    what lane l reads at all points; transposed, row p is what all lanes read at point p.
+    The points follow each other along a dimension where the access is contiguous, one for each lane. Row l of the tile
+    is what lane l reads at all points; transposed, row p is what all lanes read at point p.
     """
     first = points[0]
-    lanes, step = first.lanes, access.strides[first.lane_dim]
+    lanes, step = first.lanes, first.lane_step(access)
     corner = evaluator.offset(access.strides, access.offset, first)
     rows = []
     for lane in range(lanes):
@@ -44,8 +44,5 @@ def transpose(out: Emitter, rows: list[str], dtype: str) -> list[str]:
 
 def is_transposed(access: Access, lane_dim: int, inner_dim: int) -> bool:
     """Contiguous along the inner loop, strided along the lanes."""
-    return (
-        access.strides[inner_dim] == 1
-        and abs(access.strides[lane_dim]) > 1
-        and memory_type(access.dtype) == access.dtype
-    )
+    is_turned = access.strides[inner_dim] == 1 and abs(access.strides[lane_dim]) > 1
+    return is_turned and memory_type(access.dtype) == access.dtype

@@ -142,7 +142,9 @@ class _Phase:
 
     def _sweep(self, top: Point, reductions: list[Reduction], stores: list[Store]) -> None:
         """The running task's share of the nest."""
-        lane_dim = self.tiles.lane_dim
+        tiles = self.tiles
+        assert tiles is not None and tiles.lane_dim is not None
+        lane_dim = tiles.lane_dim
         carried = [c for r in reductions for c in r.carried(self.out, self.lanes)]
 
         def row(at: Point, lower: Number, upper: Number, values: list[str]) -> list[str]:
@@ -159,20 +161,19 @@ class _Phase:
 
             triples = [(v, n, t) for v, (n, t) in zip(values, carried, strict=True)]
             merge = lambda a, b: self._merge(reductions, a, b)
-            columns = self.tiles.columns
-            return strip_loop(self.out, lower, upper, columns, self.lanes, self.unroll, strip, triples, merge)
+            return strip_loop(self.out, lower, upper, tiles.columns, self.lanes, self.unroll, strip, triples, merge)
 
-        values = iter(for_each_row(self.out, self.tiles, top, row, carried))
+        values = iter(for_each_row(self.out, tiles, top, row, carried))
         for reduction in reductions:
             vectors = [next(values) for _ in reduction.dtypes]
             scalars = reduction.horizontal(self.out, vectors, self.lanes)
             self.partials.put(self.evaluator, reduction, scalars, top)
 
     def _merge(self, reductions: list[Reduction], a: list[str], b: list[str]) -> list[str]:
-        results, a, b = [], iter(a), iter(b)
+        results: list[str] = []
         for reduction in reductions:
-            count = range(len(reduction.dtypes))
-            results += reduction.merge(self.out, [next(a) for _ in count], [next(b) for _ in count], self.lanes)
+            mine = slice(len(results), len(results) + len(reduction.dtypes))
+            results += reduction.merge(self.out, a[mine], b[mine], self.lanes)
         return results
 
     def _fold(self, reduction: Reduction) -> None:

@@ -101,12 +101,14 @@ class _MapBody:
         return tiles.tasks
 
     def _strips(self, row: Point, lower: Number, upper: Number) -> list[str]:
+        lane_dim = self.lane_dim
+        assert lane_dim is not None
         unroll = 1 if self.inner_dim is not None else self.config["unroll"]
-        length = self.domain.extents[self.lane_dim]
+        length = self.domain.extents[lane_dim]
 
         def strip(starts: list[Number], lanes: int, mask: str | None, _: list[str]) -> list[str]:
             depth = self.out.innermost
-            points = [Point({self.lane_dim: s}, depth, row, self.lane_dim, lanes, mask) for s in starts]
+            points = [Point({lane_dim: s}, depth, row, lane_dim, lanes, mask) for s in starts]
             if self.inner_dim is None:
                 self._element(points)
             else:
@@ -116,8 +118,10 @@ class _MapBody:
         return strip_loop(self.out, lower, upper, length, self.config["lanes"], unroll, strip)
 
     def _inner_loop(self, row: Point, start: Number, lanes: int, mask: str | None) -> None:
-        """All indices of the inner dimension under one strip: by square tiles where operands are transposed, then singly."""
-        inner, lane_dim, extent = self.inner_dim, self.lane_dim, self.domain.extents[self.inner_dim]
+        """All indices of the inner dimension under one strip: by square tiles of transposed operands, then singly."""
+        inner, lane_dim = self.inner_dim, self.lane_dim
+        assert inner is not None and lane_dim is not None
+        extent = self.domain.extents[inner]
         turned = [a for a in _accesses(self.domain) if is_transposed(a, lane_dim, inner)]
         tiles = extent // lanes * lanes if mask is None and turned and self.ops <= TILE_OPS else 0
 
