@@ -1,4 +1,6 @@
-"""Building steps by hand for the tests of the kernel passes, and running them through passes and the reference evaluator."""
+"""Building steps by hand for the tests of the kernel passes, and running them through passes and the reference
+evaluator.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ import blutrain
 from blutrain.nova.dialect import create_context
 from blutrain.nova.import_trace import import_trace
 from blutrain.nova.interpret import interpret
-from blutrain.nova.pipeline import GRAPH
 from blutrain.nova.passes.driver import Settings, run_passes
+from blutrain.nova.pipeline import GRAPH
 from blutrain.nova.target import host_cpu
 from blutrain.nova.trace import Constant, Input, Location, Node, Trace
 from blutrain.tensor import dispatch

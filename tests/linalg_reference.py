@@ -1,7 +1,7 @@
 """A slow, independent evaluator of kernels in linalg: what the passes are compared with, without any generator.
 
-`run_kernel(op, arrays)` evaluates a `nova.kernel`; `run_plan(module, inputs)` runs a step that went through plan_memory in one arena, as the
-host program would: launches in order, places from the plan, predicates respected.
+`run_kernel(op, arrays)` evaluates a `nova.kernel`; `run_plan(module, inputs)` runs a step that went through
+plan_memory in one arena, as the host program would: launches in order, places from the plan, predicates respected.
 """
 
 from __future__ import annotations
@@ -33,19 +33,22 @@ DTYPES = {
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 _BINARY = {
     "addf": np.add, "addi": np.add, "subf": np.subtract, "subi": np.subtract, "mulf": np.multiply, "muli": np.multiply,
-    "divf": np.divide, "maximumf": np.maximum, "minimumf": np.minimum, "maxsi": np.maximum, "minsi": np.minimum,
-    "andi": np.bitwise_and, "ori": np.bitwise_or, "xori": np.bitwise_xor, "powf": np.power, "floordivsi": np.floor_divide,
-    "divsi": lambda a, b: np.trunc(a / b).astype(a.dtype), "remsi": np.fmod,
-    "remf": np.fmod, "shli": np.left_shift, "shrsi": np.right_shift, "atan2": np.arctan2, "copysign": np.copysign, "ipowi": np.power,
+    "divf": np.divide, "divsi": lambda a, b: np.trunc(a / b).astype(a.dtype), "floordivsi": np.floor_divide,
+    "remsi": np.fmod, "remf": np.fmod, "powf": np.power, "ipowi": np.power, "atan2": np.arctan2,
+    "maximumf": np.maximum, "minimumf": np.minimum, "maxsi": np.maximum, "minsi": np.minimum,
+    "andi": np.bitwise_and, "ori": np.bitwise_or, "xori": np.bitwise_xor, "shli": np.left_shift,
+    "shrsi": np.right_shift, "copysign": np.copysign,
 }  # fmt: skip
 _UNARY = {
-    "negf": np.negative, "exp": np.exp, "log": np.log, "tanh": np.tanh, "sqrt": np.sqrt, "absf": np.abs, "absi": np.abs,
-    "sin": np.sin, "cos": np.cos, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc,
-    "roundeven": np.rint, "expm1": np.expm1, "log1p": np.log1p, "log2": np.log2, "tan": np.tan, "atan": np.arctan, "erf": lambda x: _ERF(x).astype(np.asarray(x).dtype),
+    "negf": np.negative, "absf": np.abs, "absi": np.abs, "sqrt": np.sqrt, "exp": np.exp, "expm1": np.expm1,
+    "log": np.log, "log1p": np.log1p, "log2": np.log2, "sin": np.sin, "cos": np.cos, "tan": np.tan, "atan": np.arctan,
+    "tanh": np.tanh, "erf": lambda x: _ERF(x).astype(np.asarray(x).dtype), "floor": np.floor, "ceil": np.ceil,
+    "trunc": np.trunc, "roundeven": np.rint,
 }  # fmt: skip
 _COMPARE = {
-    "eq": np.equal, "ne": np.not_equal, "slt": np.less, "sle": np.less_equal, "sgt": np.greater, "sge": np.greater_equal,
-    "oeq": np.equal, "une": np.not_equal, "olt": np.less, "ole": np.less_equal, "ogt": np.greater, "oge": np.greater_equal,
+    "eq": np.equal, "ne": np.not_equal, "oeq": np.equal, "une": np.not_equal,
+    "slt": np.less, "sle": np.less_equal, "sgt": np.greater, "sge": np.greater_equal,
+    "olt": np.less, "ole": np.less_equal, "ogt": np.greater, "oge": np.greater_equal,
     "uno": lambda a, b: np.isnan(a) | np.isnan(b),
     "ult": lambda a, b: np.asarray(a).astype(np.uint64) < np.asarray(b).astype(np.uint64),
     "ugt": lambda a, b: np.asarray(a).astype(np.uint64) > np.asarray(b).astype(np.uint64),
@@ -117,7 +120,9 @@ def _scatter_add(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
     ids, updates, *init = operands
     type_ = tensor_type(op.results[0].type)
     table = np.array(init[0]) if init else np.zeros(type_.shape, DTYPES[type_.dtype])
-    np.add.at(table, ids.reshape(-1), updates.reshape(-1, updates.shape[-1]))
+    ids, rows = ids.reshape(-1), updates.reshape(-1, updates.shape[-1])
+    inside = (ids >= 0) & (ids < len(table))
+    np.add.at(table, ids[inside], rows[inside])
     return table
 
 
@@ -221,7 +226,7 @@ def _random_bits(seed, draw, index):
 
 
 def run_plan(module: ir.Module, inputs: list[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
-    """Run a planned step: inputs of role state are updated in place. Returns the outputs and the flags of the checks."""
+    """Run a planned step; inputs of role state are updated in place. Returns the outputs and the checks' flags."""
     step = StepLaunches(module)
     held = step.graph.func.attributes
     arena = np.full(ir.IntegerAttr(held["nova.arena_bytes"]).value, 0xEE, np.uint8)

@@ -1,4 +1,6 @@
-"""Every operation of the table through the kernel passes, evaluated by the reference evaluator, against the eager rules."""
+"""Every operation of the table through the kernel passes, evaluated by the reference evaluator, against the eager
+rules.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ After:
     %2 = linalg.generic {...} ins(%x, %w) outs(%1)
            attrs = {nova.anchor, lowering_config = #nova.lowering_config<{kc = 256 : i64, mr = 14 : i64, ...}>} {...}
 
-The attribute stands on the anchor, or on the first operation of a kernel without one. No search: see the generators' `configure`.
+The attribute stands on the anchor, or on the first operation of a kernel without one. No search: see the generators'
+`configure`.
 """
 
 from __future__ import annotations

@@ -34,5 +34,5 @@ def distinct_kernels(module: ir.Module) -> list[ir.Operation]:
     step = Graph(module)
     launches = tuple(ir.DenseI64ArrayAttr(step.func.attributes["nova.kernels"]))
     kernels = [op for op in step.operations() if op.name == "nova.kernel"]
-    first = {number: op for number, op in reversed(list(zip(launches, kernels, strict=True)))}
+    first = dict(reversed(list(zip(launches, kernels, strict=True))))
     return [first[number] for number in range(len(first))]

@@ -1,4 +1,5 @@
-"""expand_indices: reading and writing by index tensors becomes what kernels do: gathers and scatters of rows by checked i64 indices.
+"""expand_indices: reading and writing by index tensors becomes what kernels do: gathers and scatters of rows by
+checked i64 indices.
 
 Before:
 
@@ -11,8 +12,9 @@ After (the index counts from the front, a flag says whether one was out of range
     "nova.check"(%flag) {message = "take: the index is out of range ..."}
     %3 = "nova.take"(%x, %2) {dim = 0 : i64} : (tensor<9x4xf32>, tensor<3xi64>) -> tensor<3x4xf32>
 
-index_add and index_copy along other dimensions go through transposes; scatter_add through the row-major number of each element; index_copy
-finds for every row the last entry that names it. Written with the operations themselves, as the `compose` of composites is.
+index_add and index_copy along other dimensions go through transposes; scatter_add through the row-major number of
+each element; index_copy finds for every row the last entry that names it. Written with the operations themselves, as
+the `compose` of composites is.
 """
 
 from __future__ import annotations

@@ -18,9 +18,10 @@ After:
     }) {anchor = "contract"}
     return %0
 
-Three decisions, each in a file of its own: axes (form_kernels_axes: reshapes dissolve), roots (form_kernels_roots: what exists as a tensor; the
-rest is recomputed where it is read), groups (form_kernels_groups: which roots share a kernel). Between kernels only `nova.reshape` of memory is
-left; checks and assigns end the step. Every output and every assign gets memory of its own.
+Three decisions, each in a file of its own: axes (form_kernels_axes: reshapes dissolve), roots (form_kernels_roots:
+what exists as a tensor; the rest is recomputed where it is read), groups (form_kernels_groups: which roots share a
+kernel). Between kernels only `nova.reshape` of memory is left; checks and assigns end the step. Every output and
+every assign gets memory of its own.
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ def form_groups(graph: StepGraph) -> Groups:
     _take_epilogues(groups, roots)
     holders = _holders(roots.roots)
     for large, small in _MERGES:
-        while any([_merge_readers(groups, readers, large, small) for readers in holders]):
-            pass  # a merge can open the way for another: what lay between two groups is now part of one
+        # A merge can open the way for another: what lay between two groups is then part of one.
+        while sum(_merge_readers(groups, readers, large, small) for readers in holders):
+            pass
     return groups
 
 
@@ -88,7 +90,9 @@ def _take_epilogues(groups: Groups, roots: Roots) -> None:
 
 
 def _holders(roots: list[Root]) -> list[list[tuple[Root, tuple[int, ...]]]]:
-    """For every value that several roots make or read element by element: those roots, and the loop of each atom of the value."""
+    """For every value that several roots make or read element by element: those roots, and the loop of each atom of
+    the value.
+    """
     found: dict[int, list[tuple[Root, tuple[int, ...]]]] = {}
     for root in roots:
         found.setdefault(root.node.result.number, []).append((root, root.loops.result))
@@ -100,7 +104,9 @@ def _holders(roots: list[Root]) -> list[list[tuple[Root, tuple[int, ...]]]]:
 
 
 def _loops_of(read: Read) -> tuple[int, ...] | None:
-    """The loop of each atom where the read is plain; None where it skips, reverses or stands still, or reads a number from outside."""
+    """The loop of each atom where the read is plain; None where it skips, reverses or stands still, or reads a number
+    from outside.
+    """
     if (not read.indices and read.value.node is None) or any(
         i.dim < 0 or i.coefficient != 1 or i.offset for i in read.indices
     ):

@@ -1,14 +1,16 @@
 """Axes of a graph: factored so that reshapes become changes of grouping, and reads as affine maps.
 
-A reshape [8, 256, 64] -> [2048, 64] merges two axes. If the axis of 2048 is everywhere thought of as the pair 8 x 256, both sides are the same
-nest and fusion passes through. So: axes that run together (operand and result of an addition, rows of a product) form one class; every
-reshape asks its classes to split where the other side is split; after that each class is a list of *atoms*, extents of 1 vanish, and any read is
-one `Index` per atom of the value read. A reshape whose two sides have no common refinement ([6, 4] -> [4, 6]) stays *opaque*: its operand is
-stored in memory and viewed from there.
+A reshape [8, 256, 64] -> [2048, 64] merges two axes. If the axis of 2048 is everywhere thought of as the pair 8 x
+256, both sides are the same nest and fusion passes through. So: axes that run together (operand and result of an
+addition, rows of a product) form one class; every reshape asks its classes to split where the other side is split;
+after that each class is a list of *atoms*, extents of 1 vanish, and any read is one `Index` per atom of the value
+read. A reshape whose two sides have no common refinement ([6, 4] -> [4, 6]) stays *opaque*: its operand is stored in
+memory and viewed from there.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 from .form_kernels_graph import GATHER, IDENTITY, LOOKUP, RESHAPE, SCATTER, SINK, Node, StepGraph, Value
@@ -30,7 +32,9 @@ class Read(NamedTuple):
 
 
 class Loops(NamedTuple):
-    """The nest of a node in atoms: extents, the reads of its operands, the loop of every atom of its result, the reduced loops."""
+    """The nest of a node in atoms: extents, the reads of its operands, the loop of every atom of its result, the
+    reduced loops.
+    """
 
     extents: tuple[int, ...]
     reads: tuple[Read, ...]
@@ -39,7 +43,9 @@ class Loops(NamedTuple):
 
 
 class Axes:
-    """Atoms of every value and loops of every node of `graph`; `opaque` are the reshapes (numbers of nodes) that stay views of memory."""
+    """Atoms of every value and loops of every node of `graph`; `opaque` are the reshapes (numbers of nodes) that stay
+    views of memory.
+    """
 
     def __init__(self, graph: StepGraph):
         self.first: list[int] = []
@@ -73,7 +79,9 @@ class Axes:
         return axis
 
     def _unite(self, node: Node) -> None:
-        """Axes of operands and results that run along one axis of the nest are one class; places in a slice keep an axis whole."""
+        """Axes of operands and results that run along one axis of the nest are one class; places in a slice keep an
+        axis whole.
+        """
         nest = node.nest
         owner: dict[int, int] = {}
         for result in node.results:
@@ -104,7 +112,9 @@ class Axes:
     # --- cuts
 
     def _split(self, reshapes: list[tuple[Node, list]]) -> None:
-        """Refine classes until both sides of every reshape have the same atoms; one that cannot be refined becomes opaque."""
+        """Refine classes until both sides of every reshape have the same atoms; one that cannot be refined becomes
+        opaque.
+        """
         changed = True
         while changed:
             changed = False
@@ -123,7 +133,9 @@ class Axes:
         return [self.first[value.number] + d for d in dims]
 
     def _refine(self, sides: tuple[list[int], list[int]]) -> bool | None:
-        """Give both sides the union of their cuts. Returns whether anything changed, None where the union is no chain of divisors."""
+        """Give both sides the union of their cuts. Returns whether anything changed, None where the union is no chain
+        of divisors.
+        """
         points = {1}
         for side in sides:
             scale = 1
@@ -132,7 +144,7 @@ class Axes:
                 scale *= self.extent[axis]
                 points.add(scale)
         chain = sorted(points)
-        if any(b % a for a, b in zip(chain, chain[1:], strict=False)):
+        if any(b % a for a, b in itertools.pairwise(chain)):
             return None
         wanted: list[tuple[int, set[int]]] = []
         for side in sides:
@@ -162,7 +174,7 @@ class Axes:
         if extent == 1:
             return ()
         points = [extent, *sorted(self.cuts[self._find(axis)], reverse=True), 1]
-        return tuple(a // b for a, b in zip(points, points[1:], strict=False))
+        return tuple(a // b for a, b in itertools.pairwise(points))
 
     def atoms(self, value: Value) -> tuple[int, ...]:
         """Extents of all atoms of a value, outermost first."""
@@ -219,15 +231,17 @@ class Axes:
 
 def _is_chain(cuts: set[int]) -> bool:
     ordered = sorted(cuts)
-    return all(b % a == 0 for a, b in zip(ordered, ordered[1:], strict=False))
+    return all(b % a == 0 for a, b in itertools.pairwise(ordered))
 
 
 def groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[range, range]]:
-    """The finest pairs of runs of dimensions with equal products: [8, 256, 64] to [2048, 64] gives (0..2, 0..1), (2..3, 1..2)."""
+    """The finest pairs of runs of dimensions with equal products: [8, 256, 64] to [2048, 64] gives (0..2, 0..1),
+    (2..3, 1..2).
+    """
     pairs, i, j = [], 0, 0
     while i < len(before) or j < len(after):
         start_i, start_j, left, right = i, j, 1, 1
-        while i == start_i and j == start_j or left != right:
+        while (i == start_i and j == start_j) or left != right:
             if (left <= right and i < len(before)) or j == len(after):
                 left *= before[i]
                 i += 1

@@ -11,6 +11,7 @@ from .form_kernels_groups import Group, Groups, source_node
 from .form_kernels_roots import memory_of
 
 GUARD = "any check"  # the message of the flag that stands for all
+UNKNOWN = "loc(unknown)"
 MAX_LINES = 8  # user lines kept on a kernel: the first of each of its operations, without repetition
 
 
@@ -43,30 +44,31 @@ class StepWriter:
             else:
                 operands = [self._named(value) for value in node.operands]
             types = ", ".join(v.type_text for v in node.operands)
-            text = (
-                f'  "nova.{node.name}"({", ".join(operands)}) {self._attributes(node)} : ({types}) -> () {_loc(node)}'
-            )
+            typed = f"{self._attributes(node)} : ({types}) -> () {node.location}"
+            text = f'  "nova.{node.name}"({", ".join(operands)}) {typed}'
             (assigns if node.name == "assign" else checks).append(text)
         types = ", ".join(v.type_text for v in self.graph.outputs)
-        self.lines += [*checks, *assigns, f"  func.return {', '.join(outputs)}{' : ' if outputs else ''}{types}"]
+        self.lines += [
+            *checks,
+            *assigns,
+            f"  func.return {', '.join(outputs)}{' : ' if outputs else ''}{types} {UNKNOWN}",
+        ]
         return "\n".join(self.lines)
 
     def _guard(self) -> None:
         """Where several checks can fail: one flag for all, which the launches that write state are predicated on."""
-        flags = [self._named(node.operands[0]) for node in self.sinks if node.name == "check"]
-        if len(flags) < 2:
+        checks = [node for node in self.sinks if node.name == "check"]
+        if len(checks) < 2:
             return
         type_ = "tensor<i32>"
-        types = ", ".join([type_] * len(flags))
-        self.lines.append(f'  %guard = "nova.kernel"({", ".join(flags)}) ({{')
-        self.lines.append(f"  ^bb0({', '.join(f'%f{i}: {type_}' for i in range(len(flags)))}):")
-        found = "%f0"
+        flags = [(self._named(node.operands[0]), f"%i{i}", type_) for i, node in enumerate(checks)]
+        lines, found = [], "%i0"
         for i in range(1, len(flags)):
-            self.lines.append(f'    %g{i} = "nova.bitwise_or"({found}, %f{i}) : ({type_}, {type_}) -> {type_}')
-            found = f"%g{i}"
-        self.lines.append(f'    "{TERMINATOR}"({found}) : ({type_}) -> ()')
-        self.lines.append(f'  }}) {{anchor = "map"}} : ({types}) -> {type_}')
-        self.lines.append(f'  "nova.check"(%guard) {{index = -1 : i64, message = "{GUARD}"}} : ({type_}) -> ()')
+            lines.append(f'    %v{i} = "nova.bitwise_or"({found}, %i{i}) : ({type_}, {type_}) -> {type_} {UNKNOWN}')
+            found = f"%v{i}"
+        self._write(["%guard"], flags, lines, [(found, type_)], "map", _fused(checks))
+        attributes = f'{{index = -1 : i64, message = "{GUARD}"}}'
+        self.lines.append(f'  "nova.check"(%guard) {attributes} : ({type_}) -> () {_fused(checks)}')
 
     def _find_read_outside(self) -> set[int]:
         """Values that another kernel than their own reads, or a check."""
@@ -90,16 +92,13 @@ class StepWriter:
 
     def _copy_kernel(self, value: Value) -> str:
         name, type_ = f"%copy{len(self.lines)}", value.type_text
-        self.lines.append(f'  {name} = "nova.kernel"({self.names[value.number]}) ({{')
-        self.lines.append(f"  ^bb0(%c: {type_}):")
-        self.lines.append(f'    "{TERMINATOR}"(%c) : ({type_}) -> ()')
-        self.lines.append(f'  }}) {{anchor = "map"}} : ({type_}) -> {type_}')
+        self._write([name], [(self.names[value.number], "%i0", type_)], [], [("%i0", type_)], "map", UNKNOWN)
         return name
 
     # --- kernels
 
     def _in_order(self) -> list[Group]:
-        """Groups after those they depend on; among the ready ones the one whose last root comes first in the program."""
+        """Groups after those they depend on; of the ready ones that whose last root comes first in the program."""
         alive = {group.number: group for group in self.groups.groups if group.roots}
         users: dict[int, list[int]] = {}
         waiting: dict[int, int] = {}
@@ -137,37 +136,42 @@ class StepWriter:
                 if value.node is None or value.node.number not in nodes:
                     operands.setdefault(value.number, value)
         results = [value for root in group.roots for value in root.node.results for _ in range(self._times(value))]
-        outer = ", ".join([self._named(value) for value in operands.values()])
+        outer = [self._named(value) for value in operands.values()]
         inner = {number: f"%i{i}" for i, number in enumerate(operands)}
+        arguments = [(o, inner[n], v.type_text) for o, (n, v) in zip(outer, operands.items(), strict=True)]
+        lines = [self._operation(node, inner) for node in body]
         names = [f"%k{results[0].number}_{i}" for i in range(len(results))]
-        arguments = ", ".join(f"{inner[n]}: {v.type_text}" for n, v in operands.items())
-        self.lines.append(f'  {", ".join(names)} = "nova.kernel"({outer}) ({{')
-        self.lines.append(f"  ^bb0({arguments}):" if operands else "  ^bb0:")
-        for node in body:
-            self._operation(node, inner)
-        types = ", ".join(v.type_text for v in results)
-        self.lines.append(f'    "{TERMINATOR}"({", ".join(inner[v.number] for v in results)}) : ({types}) -> ()')
-        operand_types = ", ".join(v.type_text for v in operands.values())
-        self.lines.append(f'  }}) {{anchor = "{group.anchor}"}} : ({operand_types}) -> ({types}) {_fused(body)}')
+        yields = [(inner[v.number], v.type_text) for v in results]
+        self._write(names, arguments, lines, yields, group.anchor, _fused(body))
         for name, value in zip(names, results, strict=True):
             self.names.setdefault(value.number, name)
             if value.number in self.copies:
                 self.copies[value.number].append(name)
 
+    def _write(self, names, arguments, body: list[str], yields, anchor: str, location: str) -> None:
+        """A kernel. `arguments`: (name outside, name inside, type); `yields`: (name inside, type)."""
+        types, result_types = ", ".join(t for _, _, t in arguments), ", ".join(t for _, t in yields)
+        self.lines += [
+            f'  {", ".join(names)} = "nova.kernel"({", ".join(name for name, _, _ in arguments)}) ({{',
+            f"  ^bb0({', '.join(f'{name}: {t}' for _, name, t in arguments)}):" if arguments else "  ^bb0:",
+            *body,
+            f'    "{TERMINATOR}"({", ".join(name for name, _ in yields)}) : ({result_types}) -> () {UNKNOWN}',
+            f'  }}) {{anchor = "{anchor}"}} : ({types}) -> ({result_types}) {location}',
+        ]
+
     def _times(self, value: Value) -> int:
         """How many results of its kernel hold `value`: one per output and assign, or one for other kernels."""
         return self.leaving[value.number] or int(value.number in self.read_outside)
 
-    def _operation(self, node: Node, inner: dict[int, str]) -> None:
+    def _operation(self, node: Node, inner: dict[int, str]) -> str:
         for result in node.results:
             inner[result.number] = f"%v{result.number}"
         left = ", ".join(inner[r.number] for r in node.results)
         operands = ", ".join(inner[v.number] for v in node.operands)
         types = ", ".join(v.type_text for v in node.operands)
         results = ", ".join(r.type_text for r in node.results)
-        self.lines.append(
-            f'    {left} = "nova.{node.name}"({operands}) {self._attributes(node)} : ({types}) -> ({results}) {_loc(node)}'
-        )
+        typed = f"{self._attributes(node)} : ({types}) -> ({results}) {node.location}"
+        return f'    {left} = "nova.{node.name}"({operands}) {typed}'
 
     # --- names
 
@@ -183,9 +187,8 @@ class StepWriter:
         result = f"%r{len(self.lines)}"
         shape = "".join(f" {extent}," for extent in target.shape).removesuffix(",")
         attribute = f"array<i64:{shape}>" if target.shape else "array<i64>"
-        self.lines.append(
-            f'  {result} = "nova.reshape"({name}) {{shape = {attribute}}} : ({source.type_text}) -> {target.type_text}'
-        )
+        types = f"({source.type_text}) -> {target.type_text}"
+        self.lines.append(f'  {result} = "nova.reshape"({name}) {{shape = {attribute}}} : {types} {UNKNOWN}')
         return result
 
     def _attributes(self, node: Node) -> str:
@@ -197,13 +200,9 @@ class StepWriter:
         return found
 
 
-def _loc(node: Node) -> str:
-    return str(node.op.location)
-
-
 def _fused(body: list[Node]) -> str:
-    lines = list(dict.fromkeys(_loc(node) for node in body))
-    known = [line for line in lines if line != "loc(unknown)"][:MAX_LINES]
+    lines = list(dict.fromkeys(node.location for node in body))
+    known = [line for line in lines if line != UNKNOWN][:MAX_LINES]
     if not known:
-        return ""
+        return UNKNOWN
     return known[0] if len(known) == 1 else f"loc(fused[{', '.join(line[4:-1] for line in known)}])"

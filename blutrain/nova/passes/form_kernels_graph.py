@@ -1,7 +1,8 @@
 """The step (or a kernel's body) as a plain Python graph: what form_kernels decides on and lower_to_linalg emits from.
 
-Every operation becomes a `Node` with a loop nest: its axes, which axis each operand and result axis runs along, and which axes are reduced, so
-elementwise, movement, reduction and contraction are read in one way. MLIR's bindings cost microseconds a touch, so IR is read once.
+Every operation becomes a `Node` with a loop nest: its axes, which axis each operand and result axis runs along, and
+which axes are reduced, so elementwise, movement, reduction and contraction are read in one way. MLIR's bindings cost
+microseconds a touch, so IR is read once.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ class Value:
 
 
 class Nest:
-    """The loops of a node: extent of every axis; per operand the axis each of its dimensions runs along (None: the dimension has extent 1 or
-    is read at one place) and how; the same for the results; and the axes that are reduced."""
+    """The loops of a node: extent of every axis; per operand the axis each of its dimensions runs along (None: the
+    dimension has extent 1 or is read at one place) and how; the same for the results; and the axes that are
+    reduced."""
 
     __slots__ = ("extents", "operands", "places", "reduced", "result")
 
@@ -67,9 +69,11 @@ class Nest:
 
 
 class Node:
-    """One operation. `kind` says how it may be fused, `record` is its entry of the primitive table (None for structural ones)."""
+    """One operation. `kind` says how it may be fused, `record` is its entry of the primitive table (None for
+    structural ones).
+    """
 
-    __slots__ = ("attrs", "kind", "name", "nest", "number", "op", "operands", "record", "results")
+    __slots__ = ("_location", "attrs", "kind", "name", "nest", "number", "op", "operands", "record", "results")
 
     def __init__(self, number: int, op: ir.Operation, name: str, record: Primitive | None):
         self.number, self.op, self.name, self.record = number, op, name, record
@@ -78,6 +82,14 @@ class Node:
         self.attrs: dict = {}
         self.kind = MAP
         self.nest: Nest | None = None
+        self._location: str | None = None
+
+    @property
+    def location(self) -> str:
+        """MLIR's text of the user's line."""
+        if self._location is None:
+            self._location = str(self.op.location)
+        return self._location
 
     @property
     def result(self) -> Value:
@@ -227,7 +239,9 @@ def _contract(node: Node) -> None:
 
 
 def _lookup(node: Node) -> None:
-    """Reads operands at computed places (concat, pad, general indexing): a map of its result whose operands are memory."""
+    """Reads operands at computed places (concat, pad, general indexing): a map of its result whose operands are
+    memory.
+    """
     shape = node.result.shape
     node.kind = LOOKUP
     node.nest = Nest(shape, [[None] * len(v.shape) for v in node.operands], range(len(shape)))

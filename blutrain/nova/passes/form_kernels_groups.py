@@ -1,11 +1,12 @@
-"""Which roots share a kernel: groups that grow by merging, never into a cycle, never across a change of the parallel row mapping.
+"""Which roots share a kernel: groups that grow by merging, never into a cycle, never across a change of the parallel
+row mapping.
 
-A result that is complete only when all rows are done (bias gradients, column outputs) is *late*: nothing that runs over the rows of the
-kernel may read it in the same kernel.
+A result that is complete only when all rows are done (bias gradients, column outputs) is *late*: nothing that runs
+over the rows of the kernel may read it in the same kernel.
 
-A *root* is a node whose result exists as a tensor (see form_kernels); everything between roots is recomputed where it is read. Two groups can
-merge only where both read (or one makes) some value at every point of their nests, which tells how the loops of one lie in the loops of the
-other, and where the anchor of the merged group takes every member:
+A *root* is a node whose result exists as a tensor (see form_kernels); everything between roots is recomputed where it
+is read. Two groups can merge only where both read (or one makes) some value at every point of their nests, which
+tells how the loops of one lie in the loops of the other, and where the anchor of the merged group takes every member:
 
 | anchor | loops | members |
 |---|---|---|
@@ -33,7 +34,9 @@ class Root:
         self.node, self.loops, self.leaves, self.inner = node, loops, leaves, inner
 
     def spans(self, read: Read) -> bool:
-        """Whether `read` names every loop of this root once, with nothing skipped or reversed: its element tells the point of the nest."""
+        """Whether `read` names every loop of this root once, with nothing skipped or reversed: its element tells the
+        point of the nest.
+        """
         dims = [index.dim for index in read.indices]
         return len(dims) == len(set(dims)) == len(self.loops.extents) and all(
             _is_plain(index) for index in read.indices
@@ -100,7 +103,9 @@ class Group:
         return self.anchor == MAP and (is_map or root.node.kind == LOOKUP) and loops == everything
 
     def is_late(self, root: Root, place: tuple[int, ...]) -> bool:
-        """Whether the result of `root` is complete only when all rows are done: nothing over the rows may read it here."""
+        """Whether the result of `root` is complete only when all rows are done: nothing over the rows may read it
+        here.
+        """
         if root.node.kind != REDUCE:
             return False
         return self.anchor in (CONTRACT, COLUMN) or {place[d] for d in root.loops.reduced} != self.reduced
@@ -112,7 +117,9 @@ class Group:
 
 
 def _columns(root: Root) -> frozenset[int]:
-    """Loops of the columns of a product: those of the factor that has the last loop of the result, unless both have them."""
+    """Loops of the columns of a product: those of the factor that has the last loop of the result, unless both have
+    them.
+    """
     used = [{index.dim for index in read.indices} for read in root.loops.reads]
     last = root.loops.result[-1] if root.loops.result else None
     column, row = (used[0], used[1]) if last in used[0] and last not in used[1] else (used[1], used[0])
@@ -149,7 +156,9 @@ class Groups:
         return not (self.after[a.number] & self.before[b.number] or self.after[b.number] & self.before[a.number])
 
     def try_merge(self, a: Group, b: Group, place: tuple[int, ...]) -> bool:
-        """Merge `b` into `a`, loop d of b being loop place[d] of a, if the anchor of `a` takes every root of `b` and no cycle arises."""
+        """Merge `b` into `a`, loop d of b being loop place[d] of a, if the anchor of `a` takes every root of `b` and
+        no cycle arises.
+        """
         if a is b or len(set(place)) != len(place) or any(a.extents[p] != b.extents[d] for d, p in enumerate(place)):
             return False
         moved = {
@@ -157,7 +166,7 @@ class Groups:
         }
         if not all(a.takes(root, moved[root.node.number]) for root in b.roots) or not self.can_merge(a, b):
             return False
-        if _reads_late(a, [*a.roots, *b.roots], a.places | moved):
+        if _reads_late(a, [*a.roots, *b.roots], a.places | moved) or not self._is_worthwhile(a, b):
             return False
         a.places.update(moved)
         a.roots = sorted(a.roots + b.roots, key=lambda root: root.node.number)
@@ -166,6 +175,16 @@ class Groups:
         self._join(a.number, b.number)
         b.roots = []
         return True
+
+    def _is_worthwhile(self, a: Group, b: Group) -> bool:
+        """A map joins the reductions it computes with or makes the operand of, not any that read the same tensor.
+        Where all loops are reduced, what a total is needed for runs after it: only single numbers join then.
+        """
+        if a.anchor != ROW or b.anchor != MAP:
+            return True
+        if _reads(a, b):
+            return True
+        return _reads(b, a) and (len(a.reduced) < len(a.extents) or not b.extents)
 
     def _join(self, a: int, b: int) -> None:
         """Group b is now group a: everything before either is before everything after either."""
@@ -184,6 +203,13 @@ class Groups:
         """Living groups, each after those it depends on, otherwise by their first root."""
         alive = [g for g in self.groups if g.roots]
         return sorted(alive, key=lambda g: (self.before[g.number].bit_count(), g.roots[0].node.number))
+
+
+def _reads(a: Group, b: Group) -> bool:
+    """Whether a root of `a` reads one of `b`."""
+    made = {root.node.number for root in b.roots}
+    sources = (source_node(read) for root in a.roots for read in root.leaves)
+    return any(source is not None and source.number in made for source in sources)
 
 
 def _reads_late(group: Group, roots: list[Root], places: dict[int, tuple[int, ...]]) -> bool:

@@ -1,11 +1,13 @@
 """Which values of a step become tensors in memory (roots), decided by bytes and cost before anything is grouped.
 
-Anchors (products, reductions, gathers, scatters) and whatever leaves the step always do. Between them only elementwise operations and views are
-left, which can be evaluated again wherever they are read. Three more kinds of value are made roots:
+Anchors (products, reductions, gathers, scatters) and whatever leaves the step always do. Between them only
+elementwise operations and views are left, which can be evaluated again wherever they are read. Three more kinds of
+value are made roots:
 
-- the *waist* of a product or gather: the last elementwise value through which all uses of its result pass, if it is no larger. The chain up
-  to it becomes the epilogue, and the product itself is never stored. For `z = x @ w.T + b`, with gelu(z) and gelu'(z) read elsewhere, that is
-  z: one store, and both are recomputed where they are read;
+- the *waist* of a product or gather: the last elementwise value through which all uses of its result pass, if it is
+  no larger. The chain up
+  to it becomes the epilogue, and the product itself is never stored. For `z = x @ w.T + b`, with gelu(z) and gelu'(z)
+  read elsewhere, that is z: one store, and both are recomputed where they are read;
 - what a product reads, if it costs more to compute again than to store and load (`PROLOGUE_FLOPS`);
 - a small value that a larger nest reads broadcast (1 / sqrt(variance) of a row): computed once, not once per element.
 """
@@ -30,8 +32,9 @@ from .form_kernels_graph import (
 )
 from .form_kernels_groups import Root
 
-# A prologue is evaluated about once per read of an element, in registers. Storing and loading four bytes costs a core about 1.5 ns of
-# memory time, 30 to 100 vectorised operations per element: gelu (28) is recomputed, chains much longer are not.
+# A prologue is evaluated about once per read of an element, in registers. Storing and loading four bytes costs a core
+# about 1.5 ns of memory time, 30 to 100 vectorised operations per element: gelu (28) is recomputed, chains much
+# longer are not.
 PROLOGUE_FLOPS = 64
 PROLOGUE_LEAVES = 2
 # Arithmetic on run-time scalars that every kernel may repeat: it is loop-invariant there.
@@ -97,8 +100,8 @@ class Roots:
                 claimed.update(self._between(anchor.number, waist))
 
     def _dominators(self) -> dict[int, int]:
-        """For every node the next one through which all uses of its result pass; _EXIT where there is none, or where one use is no
-        elementwise operation of the same size."""
+        """For every node the next one through which all uses of its result pass; _EXIT where there is none, or where
+        one use is no elementwise operation of the same size."""
         nodes, found, depth = self.graph.nodes, {}, {_EXIT: 0}
         leaving = {v.node.number for v in self.graph.outputs if v.node is not None}
         for node in reversed(nodes):
@@ -115,7 +118,7 @@ class Roots:
         return found
 
     def _continues(self, user: Node, value: Value) -> bool:
-        if user.number in self.axes.opaque or user.number in self.numbers and user.kind != MAP:
+        if user.number in self.axes.opaque or (user.number in self.numbers and user.kind != MAP):
             return False
         return user.kind in (MAP, RESHAPE, VIEW) and user.result.size == value.size
 
@@ -175,7 +178,9 @@ class Roots:
                     self.numbers.add(made.number)
 
     def _is_prologue(self, node: Node) -> bool:
-        """Whether products may evaluate `node` as they read: cheap, and no more bytes than storing it once and loading it."""
+        """Whether products may evaluate `node` as they read: cheap, and no more bytes than storing it once and
+        loading it.
+        """
         leaves, _ = self.leaves(node)
         values = {read.value.number: read.value for read in leaves}.values()
         heavy = [v for v in values if v.size * 2 > node.result.size]
@@ -216,7 +221,9 @@ class Roots:
     # --- leaves
 
     def leaves(self, node: Node) -> tuple[list[Read], list[Node]]:
-        """What `node` reads from memory and from other roots, and the nodes evaluated on the way (views and reshapes included)."""
+        """What `node` reads from memory and from other roots, and the nodes evaluated on the way (views and reshapes
+        included).
+        """
         found: dict[tuple, Read] = {}
         inner: dict[int, Node] = {}
         visited: set[tuple] = set()

@@ -2,9 +2,11 @@
 
 Before: kernels in linalg, each with its schedule.
 
-After: the same, and what the generators made of them in a list on the function; the code itself is kept by text in memory (`generated`).
+After: the same, and what the generators made of them in a list on the function; the code itself is kept by text in
+memory (`generated`).
 
-    func.func @step(...) attributes {nova.generated = [{bytes = 98304, flops = 16384, predicted_us = 1.7, symbols = ["map_..._run"]}, ...]}
+    func.func @step(...) attributes {nova.generated = [{bytes = 98304, flops = 16384, predicted_us = 1.7, symbols =
+    ["map_..._run"]}, ...]}
 """
 
 from __future__ import annotations

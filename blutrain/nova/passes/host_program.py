@@ -2,8 +2,8 @@
 
 Before: a function of kernels with places in memory (plan_memory), numbers (dedupe_kernels) and code (generate).
 
-After: unchanged; `build_plan(module, facts)` gives the plan. Its launches stand in the order of the kernels and carry the user's lines; a
-kernel's text holds none of them.
+After: unchanged; `build_plan(module, facts)` gives the plan. Its launches stand in the order of the kernels and carry
+the user's lines; a kernel's text holds none of them.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ After:
       "gpu.yield"(%3)
     }) {anchor = "contract", aliases = array<i64: -1>}
 
-Inside a kernel a dimension is an atom (form_kernels_axes): extents of 1 are gone, reshapes have become a finer nest. Where that changes the
-shape of an operand or result, a `nova.reshape` of the same memory stands outside. Equal bodies are lowered once.
+Inside a kernel a dimension is an atom (form_kernels_axes): extents of 1 are gone, reshapes have become a finer nest.
+Where that changes the shape of an operand or result, a `nova.reshape` of the same memory stands outside. Equal bodies
+are lowered once.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from ..dialect.definition import TERMINATOR
 from ..dialect.graph import Graph
 from ..kernel import kernel_text
 from .form_kernels import replace_step
+from .form_kernels_emit import UNKNOWN
 from .form_kernels_graph import StepGraph, tensor_text
 from .lower_to_linalg_body import BodyWriter
 
@@ -106,9 +108,8 @@ class _StepRewriter:
             view = self.views[base, type_] = f"%r{len(self.lines)}"
             extents = ", ".join(type_.removeprefix("tensor<").split("x")[:-1])
             shape = f"array<i64: {extents}>" if extents else "array<i64>"
-            self.lines.append(
-                f'  {view} = "nova.reshape"({base}) {{shape = {shape}}} : ({self.types[base]}) -> {type_}'
-            )
+            types = f"({self.types[base]}) -> {type_}"
+            self.lines.append(f'  {view} = "nova.reshape"({base}) {{shape = {shape}}} : {types} {UNKNOWN}')
             self.types[view] = type_
             self.bases[view] = base
         return view
@@ -120,7 +121,7 @@ class _StepRewriter:
         operands = [self._as(self.names[v], str(v.type)) for v in op.operands]
         types = ", ".join(str(v.type) for v in op.operands)
         if op.name == "func.return":
-            self.lines.append(f"  func.return {', '.join(operands)}{' : ' if operands else ''}{types}")
+            self.lines.append(f"  func.return {', '.join(operands)}{' : ' if operands else ''}{types} {UNKNOWN}")
             return
         held = op.attributes
         attributes = ", ".join(f'"{name}" = {held[name]}' for name in held)

@@ -1,7 +1,9 @@
-"""The body of one kernel as linalg on tensors whose dimensions are atoms (see form_kernels_axes): extents of 1 and reshapes are gone.
+"""The body of one kernel as linalg on tensors whose dimensions are atoms (see form_kernels_axes): extents of 1 and
+reshapes are gone.
 
-A node becomes an operation of its own where its result is yielded, read by several others, reduced, a product, a gather or scatter, or is
-smaller than the nest that reads it; everything else is inlined into the region that reads it, movement as indexing maps.
+A node becomes an operation of its own where its result is yielded, read by several others, reduced, a product, a
+gather or scatter, or is smaller than the nest that reads it; everything else is inlined into the region that reads
+it, movement as indexing maps.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ from .lower_to_linalg_scalar import Region, Scalar, computing, element_text, lit
 
 
 class BodyWriter:
-    """Writes the body. Afterwards `lines` is its text and `argument_shapes`, `result_shapes` are the shapes of the kernel's operands and
-    results inside (their memory in row-major order, as outside)."""
+    """Writes the body. Afterwards `lines` is its text and `argument_shapes`, `result_shapes` are the shapes of the
+    kernel's operands and results inside (their memory in row-major order, as outside)."""
 
     def __init__(self, graph: StepGraph):
         self.graph, self.axes = graph, Axes(graph)
@@ -61,7 +63,7 @@ class BodyWriter:
         for node in reversed(self.graph.nodes):
             above = {node.number} if node.number in apart else readers.get(node.number, set())
             wide = node.kind == MAP and node.operands and node.number not in apart
-            if wide and (len(above) > 1 and node.name != "cast" or self._is_read_wider(node)):
+            if wide and ((len(above) > 1 and node.name != "cast") or self._is_read_wider(node)):
                 apart.add(node.number)
                 above = {node.number}
             for value in node.operands:
@@ -161,7 +163,9 @@ class BodyWriter:
             self._map(node)
 
     def _map(self, node: Node) -> None:
-        """A generic without reductions. It keeps the computing dtype if anything else here reads it, so that nothing is rounded between."""
+        """A generic without reductions. It keeps the computing dtype if anything else here reads it, so that nothing
+        is rounded between.
+        """
         atoms = self.axes.atoms(node.result)
         inside = any(user.kind != LOOKUP for user in node.result.users)
         dtype = computing(node.result.dtype) if inside else node.result.dtype
@@ -244,7 +248,9 @@ class BodyWriter:
 
 
 class GenericWriter:
-    """One linalg.generic over `extents`. `read` gives the scalar of a value at an element, `write` closes the operation."""
+    """One linalg.generic over `extents`. `read` gives the scalar of a value at an element, `write` closes the
+    operation.
+    """
 
     def __init__(self, body: BodyWriter, extents: tuple[int, ...], reduced: frozenset[int] = frozenset()):
         self.body, self.extents, self.reduced = body, extents, reduced
@@ -293,9 +299,8 @@ class GenericWriter:
         name, type_ = self.body.fresh(), tensor_text(sizes, self.body.dtypes[value.number])
         zeros, ones = ", ".join("0" for _ in sizes), ", ".join("1" for _ in sizes)
         taken = f"[{zeros}] [{', '.join(map(str, sizes))}] [{ones}]"
-        self.body.line(
-            f"{name} = tensor.extract_slice {self.body.names[value.number]}{taken} : {self.body.type_of(value)} to {type_}"
-        )
+        source = f"{self.body.names[value.number]}{taken} : {self.body.type_of(value)}"
+        self.body.line(f"{name} = tensor.extract_slice {source} to {type_}")
         return name, type_
 
     def evaluate(self, node: Node, indices: tuple[Index, ...]) -> Scalar:
@@ -376,7 +381,9 @@ class GenericWriter:
     def write(
         self, results, inits: list[str] | None = None, attributes: str = "", yields: list[str] | None = None
     ) -> list[str]:
-        """Emit the operation. `results`: (scalar, dtype stored, loop of every dimension of the result). Returns the results' names."""
+        """Emit the operation. `results`: (scalar, dtype stored, loop of every dimension of the result). Returns the
+        results' names.
+        """
         shapes = [tuple(self.extents[d] for d in dims) for _, _, dims in results]
         types = [tensor_text(shape, dtype) for shape, (_, dtype, _) in zip(shapes, results, strict=True)]
         inits = inits or [self.body.empty(shape, dtype) for shape, (_, dtype, _) in zip(shapes, results, strict=True)]

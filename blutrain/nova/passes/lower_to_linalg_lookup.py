@@ -1,6 +1,8 @@
-"""Operations that read at computed places: concat, pad, slice_update, slice_scatter and general indexing, by tensor.extract and select.
+"""Operations that read at computed places: concat, pad, slice_update, slice_scatter and general indexing, by
+tensor.extract and select.
 
-Every place is clamped into the tensor before it is read, so nothing is read out of bounds; what was clamped is then not selected.
+Every place is clamped into the tensor before it is read, so nothing is read out of bounds; what was clamped is then
+not selected.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Scalar code of a region: the expressions of the primitive table, casts, constants and indices as arith and math operations.
+"""Scalar code of a region: the expressions of the primitive table, casts, constants and indices as arith and math
+operations.
 
-A scalar is a `Scalar(name, dtype)`; f16 and bf16 never appear inside a region except where a block argument is widened and a result narrowed.
-Which scalars stand for which dtype: `computing(dtype)`, f32 for the narrow floats, the dtype itself otherwise.
+A scalar is a `Scalar(name, dtype)`; f16 and bf16 never appear inside a region except where a block argument is
+widened and a result narrowed. Which scalars stand for which dtype: `computing(dtype)`, f32 for the narrow floats, the
+dtype itself otherwise.
 """
 
 from __future__ import annotations
@@ -116,7 +118,7 @@ class Region:
         return self.cast(wide, target)
 
     def expression(self, text: str, operands: list[Scalar], result: DType) -> Scalar:
-        """A `primitive.Scalar` expression on `operands`, which have the computing dtype (see there for the notation)."""
+        """A `primitive.Scalar` expression (see there for the notation) on `operands` of the computing dtype."""
         return _Evaluator(self, operands, computing(result)).value(_parsed(text, len(operands)))
 
 
@@ -173,8 +175,9 @@ def _number(tree: ast.expr) -> bool | int | float | None:
 
 
 def scalar_of(region: Region, lowering, operands: list[Scalar], dtypes: list[DType], result: DType) -> Scalar:
-    """One elementwise primitive: operands cast as its record says, then its expression for that category of dtype. `lowering` is the
-    record's `primitive.Scalar`. Errors: ValueError where the record has no expression for the dtype."""
+    """One elementwise primitive: operands cast as its record says, then its expression for that category of dtype.
+    `lowering` is the record's `primitive.Scalar`. Errors: ValueError where the record has no expression for the
+    dtype."""
     common = result if lowering.compute in ("result", "select") else promote([Aval((), d) for d in dtypes])
     if lowering.compute == "select":
         operands = [region.cast(operands[0], bool_), *(region.cast(x, common) for x in operands[1:])]

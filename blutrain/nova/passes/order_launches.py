@@ -7,21 +7,20 @@ Before: forward, backward and all optimizer updates, as recorded.
     %p0 = "nova.kernel"(%arg0, %g0)       // update of p0
     %p1 = "nova.kernel"(%arg1, %g1)
 
-After: an update stands right behind the gradient's last contribution and behind every reader of the old parameter, so that the gradient's
-memory is free for the next one.
+After: an update stands right behind the gradient's last contribution and behind every reader of the old parameter, so
+that the gradient's memory is free for the next one.
 
     %g0 = "nova.kernel"(...)
     %p0 = "nova.kernel"(%arg0, %g0)
     %g1 = "nova.kernel"(...)
     %p1 = "nova.kernel"(%arg1, %g1)
 
-The rule is general: a launch that frees at least as many bytes as it allocates runs as soon as it can; the others run as recorded. A launch
-that computes new state waits for the guard (all value checks) and for the readers of the old state, unless they need its result.
+The rule is general: a launch that frees at least as many bytes as it allocates runs as soon as it can; the others run
+as recorded. A launch that computes new state waits for the guard (all value checks) and for the readers of the old
+state, unless they need its result.
 """
 
 from __future__ import annotations
-
-import heapq
 
 from mlir import ir
 
@@ -48,17 +47,12 @@ def order_of(step: StepLaunches) -> list[int]:
     waiting = [len(sources) for sources in before]
     unread = [len(buffer.readers) for buffer in step.buffers]
     ready = {number for number, count in enumerate(waiting) if not count}
-    recorded = list(ready)
-    heapq.heapify(recorded)
-    fresh = list(ready)
     order: list[int] = []
     while ready:
-        eager = min((n for n in ready if _growth(step, n, unread) <= 0), default=None) if fresh else None
-        fresh = []
-        number = eager
-        while number is None or number not in ready:
-            number = heapq.heappop(recorded)
-        ready.discard(number)
+        eager = (number for number in ready if _growth(step, number, unread) <= 0)
+        number = min(eager, default=None)
+        number = min(ready) if number is None else number
+        ready.remove(number)
         order.append(number)
         for buffer in set(step.launches[number].operands):
             unread[buffer] -= 1
@@ -66,8 +60,6 @@ def order_of(step: StepLaunches) -> list[int]:
             waiting[user] -= 1
             if not waiting[user]:
                 ready.add(user)
-                heapq.heappush(recorded, user)
-        fresh = list(ready)
     return order
 
 
@@ -90,7 +82,9 @@ def _growth(step: StepLaunches, number: int, unread: list[int]) -> int:
 
 
 def _dependences(step: StepLaunches) -> list[set[int]]:
-    """For every launch those that come before it: writers of what it reads, the guard's, and readers of state that it overwrites."""
+    """For every launch those that come before it: writers of what it reads, the guard's, and readers of state that it
+    overwrites.
+    """
     before: list[set[int]] = []
     for launch in step.launches:
         writers = {step.buffers[b].writer for b in launch.operands}
@@ -129,23 +123,17 @@ def _extend(reach: list[int], before: list[set[int]], number: int, source: int) 
 
 
 def _move(step: StepLaunches, order: list[int]) -> None:
-    """Kernels in their new order at the front, each followed by the reshapes of its results; the rest stays behind them."""
-    block = step.graph.block
-    anchor = step.graph.operations()
+    """Kernels in their new order, each followed by the reshapes of its results, in front of checks and assigns."""
+    operations = step.graph.operations()
+    first = next(op for op in operations if op.name in ("nova.check", "nova.assign", "func.return"))
+    writer = {result: number for number, launch in enumerate(step.launches) for result in launch.op.results}
     reshapes: dict[int, list[ir.Operation]] = {}
-    of: dict[ir.Value, int] = {}
-    for number, launch in enumerate(step.launches):
-        of.update({r: number for r in launch.op.results})
-    first = next(op for op in anchor if op.name in ("nova.check", "nova.assign", "func.return"))
-    for op in anchor:
+    for op in operations:
         if op.name == "nova.reshape":
-            number = of.get(op.operands[0], -1)
-            of[op.results[0]] = number
+            number = writer.get(op.operands[0], -1)
+            writer[op.results[0]] = number
             reshapes.setdefault(number, []).append(op)
-    for op in reshapes.get(-1, ()):
-        op.move_before(first)
-    for number in order:
-        step.launches[number].op.move_before(first)
-        for op in reshapes.get(number, ()):
+    for number in (-1, *order):
+        moved = [step.launches[number].op] if number >= 0 else []
+        for op in (*moved, *reshapes.get(number, ())):
             op.move_before(first)
-    del block

@@ -12,13 +12,17 @@ Before:
 After (the places of a launch: its operands, then its results):
 
     func.func @step(...) attributes {nova.arena_bytes = 64, nova.live_bytes = 32,
-        nova.memory = [["input:1", "arena:0"], ["input:0", "arena:0", "input:0", "output:0"]], nova.predicated = array<i64: 0, 0>, ...}
+        nova.memory = [["input:1", "arena:0"], ["input:0", "arena:0", "input:0", "output:0"]], nova.predicated =
+        array<i64: 0, 0>, ...}
       %1:2 = "nova.kernel"(%p, %0) ({...}) {aliases = array<i64: 0, -1>, anchor = "map"}
 
-- New state goes straight to the argument's memory where every other reader of the old value has run, and the writer itself reads it
+- New state goes straight to the argument's memory where every other reader of the old value has run, and the writer
+  itself reads it
   nowhere but at the element it writes; otherwise to the arena, and a copy ends the step.
-- A result may take over the memory of an operand that dies in its launch, under the same rule. `aliases` tells the generator.
-- Everything else lies in one arena: intervals of launches, largest first, each at the lowest free offset, 64-byte aligned.
+- A result may take over the memory of an operand that dies in its launch, under the same rule. `aliases` tells the
+  generator.
+- Everything else lies in one arena: intervals of launches, largest first, each at the lowest free offset, 64-byte
+  aligned.
 - Where the step has checks, launches that write state are predicated on the guard's flag.
 """
 
@@ -27,7 +31,7 @@ from __future__ import annotations
 from mlir import ir
 
 from ..dialect.definition import TERMINATOR
-from ..kernel import ALIGNMENT_BYTES, ITEM_BYTES, Generic, Kernel, Operand, kernel_text, read_kernel
+from ..kernel import ALIGNMENT_BYTES, Generic, Kernel, Operand, Produced, kernel_text, read_kernel
 from .step_launches import Buffer, Launch, StepLaunches
 
 NAME = "plan_memory"
@@ -80,7 +84,9 @@ class _Planner:
         return self._alias(writer, launch.results.index(buffer.number), buffer.state)
 
     def _alias(self, number: int, result: int, buffer: int) -> bool:
-        """Note that `result` of a launch lies in the memory of an operand, if the kernel reads that only where it writes."""
+        """Note that `result` of a launch lies in the memory of an operand, if the kernel reads that only where it
+        writes.
+        """
         launch = self.step.launches[number]
         operands = [i for i, b in enumerate(launch.operands) if b == buffer]
         taken = set(self.aliases[number])
@@ -171,15 +177,11 @@ class _Planner:
         """A launch behind all others that copies `buffer` to the state it is the new value of."""
         assign = next(op for op in self._assigns() if self.step._of[op.operands[0]] == buffer.state)
         value = assign.operands[1]
-        extents = [extent for extent in buffer.shape if extent != 1]
-        text = copy_text(str(value.type), extents, buffer.dtype)
-        module = ir.Module.parse(text)
+        module = ir.Module.parse(copy_text(str(value.type), buffer.dtype))
         func = module.body.operations[0]
         (kernel, _) = func.regions[0].blocks[0].operations
         first = next(iter(self._sinks()))
-        with ir.InsertionPoint(first), first.location:
-            clone = kernel.operation.clone()
-        clone.move_before(first)
+        clone = kernel.operation.clone(ip=ir.InsertionPoint(first))
         clone.operands[0] = value
         assign.operands[1] = clone.results[0]
 
@@ -190,7 +192,7 @@ class _Planner:
         return [op for op in self.step.graph.operations() if op.name in ("nova.check", "nova.assign", "func.return")]
 
 
-def copy_text(type_: str, extents: list[int], dtype: str) -> str:
+def copy_text(type_: str, dtype: str) -> str:
     """A module with one kernel that copies a tensor."""
     dims = ", ".join(f"d{i}" for i in range(type_.count("x")))
     kinds = ", ".join(['"parallel"'] * type_.count("x"))
@@ -199,7 +201,8 @@ def copy_text(type_: str, extents: list[int], dtype: str) -> str:
   %0 = "nova.kernel"(%x) ({{
   ^bb0(%a: {type_}):
     %e = tensor.empty() : {type_}
-    %r = linalg.generic {{indexing_maps = [{map_}, {map_}], iterator_types = [{kinds}]}} ins(%a : {type_}) outs(%e : {type_}) {{
+    %r = linalg.generic {{indexing_maps = [{map_}, {map_}], iterator_types = [{kinds}]}}
+        ins(%a : {type_}) outs(%e : {type_}) {{
     ^bb0(%i: {dtype}, %o: {dtype}):
       linalg.yield %i : {dtype}
     }} -> {type_}
@@ -210,39 +213,51 @@ def copy_text(type_: str, extents: list[int], dtype: str) -> str:
 
 
 def pointwise_operands(kernel: Kernel) -> list[set[int]]:
-    """For every result the operands that the kernel reads only at the element which that result gets: same shape, same width, each loop
-    once and in order, in a kernel whose loops are all parallel."""
+    """For every result the operands that the kernel reads only at the element which that result gets, right before it
+    is written: in a kernel of maps, or in the epilogue of a product. Such an operand has the result's size and dtype.
+    """
+    none: list[set[int]] = [set() for _ in kernel.results]
     generics = [op for op in kernel.ops if isinstance(op, Generic)]
-    if kernel.anchor != "map" or len(generics) != len(kernel.ops) or any(g.is_reduction for g in generics):
-        return [set() for _ in kernel.results]
-    extents = max((g.extents for g in generics), key=len, default=())
+    if kernel.anchor not in ("map", "contract") or len(generics) != len(kernel.ops):
+        return none
+    late = _epilogue(kernel) if kernel.anchor == "contract" else set(range(len(kernel.ops)))
     places: dict[int, set[tuple]] = {}
-    for generic in generics:
+    for number, generic in enumerate(generics):
         for access in generic.inputs:
             if isinstance(access.source, Operand):
-                places.setdefault(access.source.index, set()).add((generic.extents, access.strides, access.offset))
-        for extracted in getattr(generic, "extracts", {}).values():
-            places.setdefault(extracted.index, set()).add(())
-    found = []
-    for result, source in zip(kernel.results, kernel.yields, strict=True):
-        writer = kernel.ops[source.op] if hasattr(source, "op") else None
-        if writer is None or writer.extents != extents:
-            found.append(set())
-            continue
-        access = writer.outputs[source.result]
-        mine = (extents, access.strides, access.offset)
-        width = ITEM_BYTES[result.dtype]
-        fits = {
-            i
-            for i, type_ in enumerate(kernel.operands)
-            if type_.size == result.size and ITEM_BYTES[type_.dtype] == width
-        }
-        found.append({i for i in fits if places.get(i) == {mine}})
-    return found
+                pointwise = number in late and not generic.is_reduction
+                place = (generic.extents, access.strides, access.offset) if pointwise else ()
+                places.setdefault(access.source.index, set()).add(place)
+        for operand in generic.extracts.values():
+            places.setdefault(operand.index, set()).add(())
+    return [_fitting(kernel, late, places, result, source) for result, source in enumerate(kernel.yields)]
+
+
+def _epilogue(kernel: Kernel) -> set[int]:
+    """Ops behind the product."""
+    late = {number for number, op in enumerate(kernel.ops) if op.is_anchor}
+    anchors = set(late)
+    for number, op in enumerate(kernel.ops):
+        if any(isinstance(access.source, Produced) and access.source.op in late for access in op.inputs):
+            late.add(number)
+    return late - anchors
+
+
+def _fitting(kernel: Kernel, late: set[int], places: dict[int, set[tuple]], result: int, source) -> set[int]:
+    writer = kernel.ops[source.op] if isinstance(source, Produced) and source.op in late else None
+    if writer is None or writer.is_reduction:
+        return set()
+    access = writer.outputs[source.result]
+    mine = {(writer.extents, access.strides, access.offset)}
+    type_ = kernel.results[result]
+    fits = (i for i, o in enumerate(kernel.operands) if (o.size, o.dtype) == (type_.size, type_.dtype))
+    return {i for i in fits if places.get(i) == mine}
 
 
 def color(intervals: dict[int, list[int]]) -> tuple[dict[int, int], int]:
-    """Offsets for intervals (first launch, last launch, bytes), those that meet in time apart in memory; and the bytes of all."""
+    """Offsets for intervals (first launch, last launch, bytes), those that meet in time apart in memory; and the
+    bytes of all.
+    """
     placed: list[tuple[int, int, int, int]] = []
     offsets: dict[int, int] = {}
     total = 0

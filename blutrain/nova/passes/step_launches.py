@@ -1,7 +1,7 @@
 """What the passes after lower_to_linalg share: the step as a list of launches over buffers.
 
-A *buffer* is an argument, or a result of a kernel; `nova.reshape` is the same buffer under another shape. Buffers are numbered: arguments
-first, then results in the order of the kernels.
+A *buffer* is an argument, or a result of a kernel; `nova.reshape` is the same buffer under another shape. Buffers are
+numbered: arguments first, then results in the order of the kernels.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from .form_kernels_emit import GUARD
 
 @dataclass
 class Buffer:
-    """`writer`: number of its launch, None for an argument; `readers`: launches that read it; `outputs`: results of the step that it is;
-    `state`: the argument that it becomes the new value of; `is_flag`: a check reads it after the run."""
+    """`writer`: number of its launch, None for an argument; `readers`: launches that read it; `outputs`: results of
+    the step that it is; `state`: the argument that it becomes the new value of; `is_flag`: a check reads it after the
+    run."""
 
     number: int
     shape: tuple[int, ...]
