@@ -205,7 +205,7 @@ class BodyWriter:
         loops = self.axes.loops(node)
         dtype = computing(node.result.dtype)
         generic = GenericWriter(self, loops.extents, loops.reduced)
-        factors = [generic.read(*self._factor(read)) for read in loops.reads]
+        factors = [generic.load(*self._factor(read)) for read in loops.reads]
         atoms = self.axes.atoms(node.result)
         total = Scalar("%acc0", dtype)
         a, b = (generic.region.cast(x, dtype) for x in factors)
@@ -217,16 +217,18 @@ class BodyWriter:
         self.define(node.result, name, atoms, dtype)
 
     def _factor(self, read: Read) -> tuple[Value, tuple[Index, ...]]:
-        """What a product reads: memory, or the prologue, stored in the dtype that the product takes."""
+        """What a product reads: an argument behind views, or the prologue, stored in the dtype that the product takes."""
         value, indices = read
         while value.number not in self.names and value.node.kind in (VIEW, RESHAPE):
             if value.node.kind == VIEW:
                 (behind,) = self.axes.loops(value.node).reads
                 indices = compose(indices, behind.indices)
             value = value.node.operands[0]
-        if value.number not in self.names:
-            self._store(value)
-        return value, indices
+        if value.number in self.names and (value.node is None or value.size == read.value.size):
+            return value, indices
+        if read.value.number not in self.names:
+            self._store(read.value)
+        return read.value, read.indices
 
     def _rows_by_index(self, node: Node) -> None:
         """nova.gather, nova.scatter_add: take and index_add along the first of two dimensions."""
@@ -257,6 +259,12 @@ class GenericWriter:
         self.region = Region()
         self.inputs: dict[tuple, tuple[str, Value, tuple[Index, ...]]] = {}
         self._known: dict[tuple, Scalar] = {}
+
+    def load(self, value: Value, indices: tuple[Index, ...]) -> Scalar:
+        """The element of a tensor as an input of its own: a product has two factors, even where they are one tensor."""
+        name = f"%in{len(self.inputs)}"
+        self.inputs[len(self.inputs), value.number, indices] = (name, value, indices)
+        return self.region.widen(name, self.body.dtypes[value.number])
 
     def read(self, value: Value, indices: tuple[Index, ...]) -> Scalar:
         """The element of `value` at `indices`: loaded where it is a tensor, computed here where it is not."""
