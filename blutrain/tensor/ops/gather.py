@@ -8,6 +8,8 @@ rounded once: the same bits each run), and index_copy keeps the last value.
 
 from __future__ import annotations
 
+import math
+
 import numpy
 
 from ...errors import message
@@ -110,38 +112,47 @@ def _infer_index_write(name: str):
     return infer
 
 
-def _rows_first(xp, src, dim: int, index_ndim: int, dims_behind: int):
+def _rows_first(src, dim: int, index_ndim: int):
     """src [before, index, behind] as [rows of the index, before, behind]."""
-    before = dim
-    order = (*range(dim, dim + index_ndim), *range(before), *range(dim + index_ndim, src.ndim))
+    order = (*range(dim, dim + index_ndim), *range(dim), *range(dim + index_ndim, src.ndim))
     moved = src.transpose(order)
-    return moved.reshape(-1, *moved.shape[index_ndim:])
+    return moved.reshape(math.prod(moved.shape[:index_ndim]), *moved.shape[index_ndim:])
 
 
 def _eager_index_add(xp, x, index, src, *, dim):
     index = checked("index_add", xp, index, x.shape[dim]).reshape(-1)
     dtype = from_numpy_dtype(x.dtype)
     result = xp.array(xp.moveaxis(x, dim, 0), dtype=compute_dtype(dtype).numpy, order="C")
-    rows = _rows_first(xp, src, dim, src.ndim - x.ndim + 1, x.ndim - dim - 1).astype(result.dtype, copy=False)
+    rows = _rows_first(src, dim, src.ndim - x.ndim + 1).astype(result.dtype, copy=False)
     if index.size:
         add_rows(xp, result, index, rows)
     return xp.ascontiguousarray(xp.moveaxis(result.astype(dtype.numpy, copy=False), 0, dim))
 
 
 def add_rows(xp, result, index, rows) -> None:
-    """result[index[i]] += rows[i] in the order of i, in place."""
-    if xp is not numpy:
-        import cupyx
-
-        cupyx.scatter_add(result, index, rows)
-        return
-    if result.ndim == 1:
+    """result[index[i]] += rows[i] for all i, in place, in an order that does not change from run to run."""
+    if xp is numpy and result.ndim == 1:
         numpy.add.at(result, index, rows)
         return
-    order = numpy.argsort(index, kind="stable")
-    ids = index[order]
-    starts = numpy.flatnonzero(numpy.concatenate(([True], ids[1:] != ids[:-1])))
-    result[ids[starts]] += numpy.add.reduceat(rows[order], starts, axis=0, dtype=result.dtype)
+    order = xp.argsort(index, kind="stable")
+    ids, rows = index[order], rows[order]
+    starts = xp.flatnonzero(xp.concatenate((xp.ones(1, bool), ids[1:] != ids[:-1])))
+    if xp is numpy:
+        result[ids[starts]] += numpy.add.reduceat(rows, starts, axis=0, dtype=result.dtype)
+    else:
+        result[ids[starts]] += _add_in_pairs(xp, rows, starts)
+
+
+def _add_in_pairs(xp, rows, starts):
+    """The sum of each run of rows that begins at `starts`, by adding neighbours until one is left (no atomics)."""
+    numbers = xp.arange(len(rows))
+    rank = numbers - starts[xp.searchsorted(starts, numbers, side="right") - 1]
+    while len(rows) > len(starts):
+        odd = xp.flatnonzero(rank & 1)
+        rows[odd - 1] += rows[odd]
+        even = xp.flatnonzero((rank & 1) == 0)
+        rows, rank = rows[even], rank[even] >> 1
+    return rows
 
 
 INDEX_ADD = define(
@@ -168,7 +179,13 @@ def index_add(x, dim: int, index, src):
 def _eager_index_copy(xp, x, index, src, *, dim):
     index = checked("index_copy", xp, index, x.shape[dim]).reshape(-1)
     result = xp.array(xp.moveaxis(x, dim, 0), order="C")
-    result[index] = _rows_first(xp, src, dim, src.ndim - x.ndim + 1, x.ndim - dim - 1)
+    rows = _rows_first(src, dim, src.ndim - x.ndim + 1)
+    if xp is not numpy and index.size:  # NumPy keeps the last of repeated entries by itself
+        order = xp.argsort(index, kind="stable")
+        ids = index[order]
+        last = order[xp.concatenate((ids[1:] != ids[:-1], xp.ones(1, bool)))]
+        index, rows = index[last], rows[last]
+    result[index] = rows
     return xp.ascontiguousarray(xp.moveaxis(result, 0, dim))
 
 
@@ -273,7 +290,7 @@ def _eager_scatter_add(xp, x, index, src, *, dim):
     result = xp.array(x, dtype=compute_dtype(dtype).numpy, order="C")
     linear = xp.zeros(index.shape, xp.int64)
     for d, n in enumerate(index.shape):
-        stride = int(numpy.prod(x.shape[d + 1 :], dtype=numpy.int64))
+        stride = math.prod(x.shape[d + 1 :])
         along = index if d == dim else xp.arange(n).reshape((-1,) + (1,) * (index.ndim - d - 1))
         linear = linear + along * stride
     add_rows(xp, result.reshape(-1), linear.reshape(-1), src.astype(result.dtype, copy=False).reshape(-1))

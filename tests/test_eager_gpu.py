@@ -1,0 +1,98 @@
+"""The simple primitives on a GPU: every case of the table against NumPy, gradcheck, indexing, exchange of memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cases import CASES, TOLERANCE, Case
+from gpu import needs_gpu
+
+import blutrain as bt
+from blutrain.autograd import gradcheck
+
+pytestmark = needs_gpu
+RUNS = [
+    pytest.param(c, d, id=f"{c.name}-{d}")
+    for c in CASES
+    if c.inputs
+    for d in c.dtypes
+    if d == "float32" or any(x.kind == "float" for x in c.inputs)
+]
+
+
+def on_gpu(case: Case, dtype: str, requires_grad: bool = False):
+    tensors = [x.to("cuda") for x in case.tensors(dtype)]
+    wanted = [requires_grad and x.kind == "float" and x.grad for x in case.inputs]
+    return [x.requires_grad_() if w else x for x, w in zip(tensors, wanted, strict=True)]
+
+
+def wide(x) -> np.ndarray:
+    array = x.detach().cpu().numpy()
+    return array.astype(np.float64) if x.dtype.is_floating else array
+
+
+@pytest.mark.parametrize("case, dtype", RUNS)
+def test_values(case: Case, dtype: str):
+    tensors = on_gpu(case, dtype)
+    result = case.call(*tensors)
+    assert result.device.type == "cuda" or case.primitive == "transfer"
+    expected = np.asarray(case.reference(*[wide(x) for x in tensors]))
+    if not result.dtype.is_floating:
+        np.testing.assert_array_equal(wide(result).astype(np.int64), expected.astype(np.int64))
+        return
+    relative, absolute = TOLERANCE[result.dtype.name]
+    np.testing.assert_allclose(wide(result), expected, relative * case.scale, absolute * case.scale)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.order and c.inputs], ids=lambda c: c.name)
+def test_derivatives(case: Case):
+    gradcheck(case.call, on_gpu(case, "float64", requires_grad=True), order=1)
+
+
+def test_moving_and_exchanging():
+    import cupy
+
+    x = bt.arange(6, dtype=bt.float32).reshape(2, 3).to("cuda")
+    assert x.is_cuda and str(x.device) == "cuda:0" and x.cpu().tolist() == [[0, 1, 2], [3, 4, 5]]
+    array = cupy.asarray(x)
+    array[0, 0] = 9
+    assert x[0, 0].item() == 9 and cupy.from_dlpack(x)[0, 0] == 9 and x.__dlpack_device__() == (2, 0)
+    y = bt.from_dlpack(cupy.ones((2, 2)))
+    assert y.device is x.device and y._foreign and bt.tensor(cupy.ones(2)).device.is_cpu
+    with pytest.raises(TypeError, match=r"use .cpu\(\).numpy\(\)"):
+        x.numpy()
+    with pytest.raises(ValueError, match="different devices"):
+        x + bt.ones(2, 3)
+    w = bt.ones(2, 3, requires_grad=True)
+    (w.to("cuda") * x).sum().backward()
+    assert w.grad.device.is_cpu and w.grad.tolist() == x.cpu().tolist()
+    assert "cuda:0" in repr(x) and x.tolist()[1] == [3, 4, 5]
+
+
+def test_views_and_writes():
+    x = bt.zeros(3, 4, device="cuda")
+    x.t()[0] = 7
+    x[1:, ::2][0, 1] = 5
+    x[bt.tensor([2], device="cuda")] += 1
+    x[x == 0] = -1.0
+    assert x.tolist() == [[7, -1, -1, -1], [7, -1, 5, -1], [8, 1, 1, 1]]
+    assert x.t()._base is x and x.t().reshape(12)._base is None
+    with pytest.raises(IndexError, match="got: 3"):
+        x[bt.tensor([3], device="cuda")]
+    assert x.nonzero().shape == (12, 2) and x.masked_select(x > 6).tolist() == [7, 7, 8]
+
+
+@pytest.mark.parametrize("count", [1, 769, 100_000])
+def test_repeated_rows_add_up_the_same_each_run(count):
+    bt.manual_seed(0)
+    index = bt.randint(0, 50, (count,), device="cuda")
+    rows = bt.randn(count, 3, device="cuda")
+    results = [bt.zeros(50, 3, device="cuda").index_add(0, index, rows).cpu().numpy() for _ in range(3)]
+    assert results[0].tobytes() == results[1].tobytes() == results[2].tobytes()
+    expected = np.zeros((50, 3))
+    np.add.at(expected, index.cpu().numpy(), rows.cpu().numpy())
+    np.testing.assert_allclose(results[0], expected, rtol=1e-4, atol=1e-3)
+    ones = bt.ones(1000, dtype=bt.bfloat16, device="cuda")
+    same = bt.zeros(1000, dtype=bt.int64, device="cuda")
+    total = bt.zeros(2, dtype=bt.bfloat16, device="cuda").index_add(0, same, ones)
+    assert total.tolist() == [1000, 0]
