@@ -21,17 +21,17 @@ from blutrain.nova.pipeline import PIPELINES
 from blutrain.nova.target import host_cpu
 from blutrain.tensor.dtype import float32, int64
 
-WIDTH, LAYERS, ROWS = 8, 3, 6
+LAYERS = 3
 
 
-def training_step(layers: int = LAYERS) -> Step:
+def training_step(layers: int = LAYERS, rows: tuple[int, int] = (2, 3), width: int = 8) -> Step:
     """Residual blocks of layer norm, linear, gelu, linear; mean square; backward; an SGD update per parameter."""
     step = Step()
-    x = step.input((2, 3, WIDTH))
+    x = step.input((*rows, width))
     rate = step.scalar(0.125)
     parameters, saved = [], []
     for _ in range(layers):
-        shapes = ((WIDTH,), (WIDTH,), (4 * WIDTH, WIDTH), (4 * WIDTH,), (WIDTH, 4 * WIDTH), (WIDTH,))
+        shapes = ((width,), (width,), (4 * width, width), (4 * width,), (width, 4 * width), (width,))
         gain, shift, w1, b1, w2, b2 = held = [step.input(shape, role="state") for shape in shapes]
         normed, mean, rstd = step.op("layer_norm", x, gain, shift, num_dims=1, eps=1e-5)
         hidden = step.op("linear", normed, w1, b1)
@@ -40,7 +40,7 @@ def training_step(layers: int = LAYERS) -> Step:
         x = step.op("add", x, step.op("linear", active, w2, b2))
         parameters.append(held)
     loss = step.op("mean", step.op("mul", x, x), dims=(0, 1, 2), keepdim=False)
-    gradient = step.op("mul", x, 2.0 / (6 * WIDTH))
+    gradient = step.op("mul", x, 2.0 / (rows[0] * rows[1] * width))
     for held, (before, gain, mean, rstd, normed, w1, hidden, active, w2) in zip(
         parameters[::-1], saved[::-1], strict=True
     ):
