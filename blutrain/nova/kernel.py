@@ -205,8 +205,11 @@ class Kernel:
 
     @property
     def bytes(self) -> int:
-        """Memory traffic with every operand read once and every result written once."""
-        return sum(t.bytes for t in self.operands) + sum(t.bytes for t in self.results)
+        """Memory traffic with every operand read once (of a table the rows gathered) and every result written once."""
+        gathers = [op for op in self.ops if isinstance(op, Gather)]
+        tables = {op.table.index: op.types[0].bytes for op in gathers if isinstance(op.table, Operand)}
+        reads = sum(min(t.bytes, tables.get(i, t.bytes)) for i, t in enumerate(self.operands))
+        return reads + sum(t.bytes for t in self.results)
 
     @cached_property
     def flops(self) -> int:

@@ -11,7 +11,7 @@ from blutrain.nova.target import CpuFacts
 LAUNCH_US = 1.5  # waking the workers and their barrier, by phase
 TASK_US = 6.0  # a task shorter than this is not worth claiming
 TASKS_PER_THREAD = 4  # slack for uneven progress
-CACHE_BANDWIDTH_FACTOR = 3.0  # last-level cache over memory, typical of the cores in target.py
+CACHE_BANDWIDTH_FACTOR = 2.0  # last-level cache over memory, typical of the cores in target.py
 OPS_PER_CYCLE = 1.0  # vector operations of a full register that a core sustains in such code
 
 
