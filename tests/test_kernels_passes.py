@@ -188,6 +188,22 @@ def test_failed_check_updates_nothing():
     np.testing.assert_array_equal(arrays[0], before)
 
 
+def test_tied_embedding_accumulates_in_place():
+    """The scatter adds onto the product's gradient in the product's memory."""
+    step = Step()
+    table, ids, g = step.input((6, 4), role="state"), step.input((5,), "i64"), step.input((5, 4))
+    rows = step.op("embedding", table, ids, padding_idx=None)
+    product = step.op("matmul", step.op("transpose", step.input((3, 6)), perm=(1, 0)), step.input((3, 4)))
+    total = step.op("add", product, step.op("embedding_backward", g, ids, num_rows=6, padding_idx=None))
+    step.assign(table, step.op("sub", table, total))
+    step.output(rows)
+    module = run_step(step)
+    with module.context:
+        (scatter,) = (k for k in kernels_of(module) if k.attributes["anchor"].value == "scatter")
+        assert list(ir.DenseI64ArrayAttr(scatter.attributes["aliases"])) == [0]
+    assert anchors(module)["map"] == 1
+
+
 # --- fusion across movement
 
 

@@ -41,6 +41,8 @@ def run(module: ir.Module, facts) -> None:
     """See the module."""
     graph = Graph(module)
     for op in graph.operations():
+        _accumulate(graph, op)
+    for op in graph.operations():
         prim = _EXPANDED.get(op.name.removeprefix("nova."))
         if prim is None:
             continue
@@ -49,6 +51,34 @@ def run(module: ir.Module, facts) -> None:
         with ir.InsertionPoint(op), op.location:
             graph.replace(op, splice(graph, template, operands))
     graph.sweep()
+
+
+def _accumulate(graph: Graph, op: ir.Operation) -> None:
+    """`y + index_add(zeros, ...)` becomes `index_add(y, ...)`: gradients of a tied embedding add up in one table."""
+    if op.name != "nova.add":
+        return
+    for mine, other in ((0, 1), (1, 0)):
+        scatter, base = op.operands[mine].owner, op.operands[other]
+        is_scatter = not isinstance(scatter, ir.Block) and scatter.name == "nova.index_add"
+        if is_scatter and base.type == op.result.type and _is_read_once(scatter) and _is_zero(scatter.operands[0]):
+            aval = graph.aval(op.result)
+            operands = [base, *list(scatter.operands)[1:]]
+            with ir.InsertionPoint(op), scatter.location:
+                graph.replace(op, list(graph.create("index_add", operands, [aval], attributes(scatter)).results))
+            return
+
+
+def _is_read_once(op: ir.Operation) -> bool:
+    return len(list(op.results[0].uses)) == 1
+
+
+def _is_zero(value: ir.Value) -> bool:
+    owner = value.owner
+    return (
+        not isinstance(owner, ir.Block)
+        and owner.name in ("nova.constant", "nova.full")
+        and not owner.attributes["value"].value
+    )
 
 
 def _checked(name: str, index, size: int):

@@ -41,6 +41,7 @@ PROLOGUE_LEAVES = 2
 SCALAR_FLOPS = 40
 
 _EXIT = -1
+_ANCHORS = (REDUCE, CONTRACT, GATHER, SCATTER, LOOKUP)
 
 
 class Roots:
@@ -62,7 +63,7 @@ class Roots:
 
     def _anchors_and_sinks(self) -> None:
         for node in self.graph.nodes:
-            if node.kind in (REDUCE, CONTRACT, GATHER, SCATTER, LOOKUP) and node.result.users:
+            if node.kind in _ANCHORS and node.result.users:
                 self.numbers.add(node.number)
             if node.kind in (SINK, GATHER, SCATTER, LOOKUP) or node.number in self.axes.opaque:
                 for value in node.operands:
@@ -80,16 +81,15 @@ class Roots:
     # --- waists
 
     def _waists(self) -> None:
-        dominators = self._dominators()
-        claimed: set[int] = set()
-        for anchor in reversed(self.graph.nodes):
+        dominators, latest = self._dominators(), self._latest_anchors()
+        for anchor in self.graph.nodes:
             if anchor.kind not in (CONTRACT, GATHER) or anchor.number not in self.numbers:
                 continue
             waist, bytes_ = anchor.number, anchor.result.bytes
             following = dominators.get(waist, _EXIT)
             while following != _EXIT:
                 node = self.graph.nodes[following]
-                if following in claimed or node.result.size != anchor.result.size:
+                if latest[following] != anchor.number or node.result.size != anchor.result.size:
                     break
                 if node.kind == MAP and node.result.bytes <= bytes_:
                     waist, bytes_ = following, node.result.bytes
@@ -97,7 +97,15 @@ class Roots:
             if waist != anchor.number:
                 self.waists[anchor.number] = waist
                 self.numbers.add(waist)
-                claimed.update(self._between(anchor.number, waist))
+
+    def _latest_anchors(self) -> list[int]:
+        """For every node the last anchor that it needs. An epilogue never waits for a later one: that would keep the
+        operands of its product alive until then, and of two products that are added only the second can do it."""
+        latest: list[int] = []
+        for node in self.graph.nodes:
+            before = max((latest[v.node.number] for v in node.operands if v.node is not None), default=-1)
+            latest.append(node.number if node.kind in _ANCHORS else before)
+        return latest
 
     def _dominators(self) -> dict[int, int]:
         """For every node the next one through which all uses of its result pass; _EXIT where there is none, or where
@@ -121,14 +129,6 @@ class Roots:
         if user.number in self.axes.opaque or (user.number in self.numbers and user.kind != MAP):
             return False
         return user.kind in (MAP, RESHAPE, VIEW) and user.result.size == value.size
-
-    def _between(self, first: int, last: int) -> set[int]:
-        """Nodes on paths from `first` to `last`, both included."""
-        inside = {first}
-        for node in self.graph.nodes[first + 1 : last + 1]:
-            if any(v.node is not None and v.node.number in inside for v in node.operands):
-                inside.add(node.number)
-        return inside
 
     # --- values that are worth storing
 

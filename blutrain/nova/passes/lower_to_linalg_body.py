@@ -217,7 +217,7 @@ class BodyWriter:
         self.define(node.result, name, atoms, dtype)
 
     def _factor(self, read: Read) -> tuple[Value, tuple[Index, ...]]:
-        """What a product reads: an argument behind views, or the prologue, stored in the dtype that the product takes."""
+        """What a product reads: an argument behind views, or the prologue, in the dtype that the product takes."""
         value, indices = read
         while value.number not in self.names and value.node.kind in (VIEW, RESHAPE):
             if value.node.kind == VIEW:

@@ -214,9 +214,13 @@ def copy_text(type_: str, dtype: str) -> str:
 
 def pointwise_operands(kernel: Kernel) -> list[set[int]]:
     """For every result the operands that the kernel reads only at the element which that result gets, right before it
-    is written: in a kernel of maps, or in the epilogue of a product. Such an operand has the result's size and dtype.
+    is written: in a kernel of maps, in the epilogue of a product, the table a scatter adds to. Such an operand has the
+    result's size and dtype.
     """
     none: list[set[int]] = [set() for _ in kernel.results]
+    if kernel.anchor == "scatter":
+        (scatter,) = kernel.ops
+        return [{scatter.init.index} if isinstance(scatter.init, Operand) else set()]
     generics = [op for op in kernel.ops if isinstance(op, Generic)]
     if kernel.anchor not in ("map", "contract") or len(generics) != len(kernel.ops):
         return none
