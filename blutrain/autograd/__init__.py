@@ -35,9 +35,12 @@ __all__ = [
 
 dispatch.tape = SimpleNamespace(
     deferred=tape.Deferred,
+    enable_grad=enable_grad,
     enabled=tape.enabled,
     gate=tape.gate,
     no_grad=no_grad,
+    packs=tape.packs,
+    reachable=engine.reachable,
     record=tape.record,
     release=tape.release,
     relink=tape.relink,

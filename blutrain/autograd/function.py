@@ -99,9 +99,27 @@ class FunctionNode:
         """The tensors that are held for backward."""
         return [s[0] for s, _ in self.context._saved or () if type(s) is tuple]
 
+    def contents(self) -> tuple[list, dict[str, Any]]:
+        """What the context holds: the saved tensors (and None), and the attributes that forward set."""
+        saved = [s[0] if type(s) is tuple else s for s, _ in self.context._saved or ()]
+        return saved, {k: v for k, v in self.context.__dict__.items() if k not in _OWN}
+
+    def again(self, args, results, saved, attributes: dict[str, Any]) -> FunctionNode:
+        """A node for the same call on other tensors, with contents as `contents` gives them."""
+        context = FunctionContext()
+        context.__dict__.update(attributes)
+        context._to_save = tuple(saved)
+        node = FunctionNode(self.function, context, args, results, self.single)
+        node.location = self.location
+        _save(node, context, args, results)
+        return node
+
     def free(self) -> None:
         self.freed = True
         self.context._saved, self.context._to_save = None, ()
+
+
+_OWN = frozenset({"_to_save", "_saved", "_node", "_no_grad_ids"})  # of a context, not of the user's forward
 
 
 class Function:

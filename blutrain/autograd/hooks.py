@@ -20,6 +20,10 @@ class Hooks:
     def __init__(self):
         self.grad, self.accumulated = {}, {}
 
+    def any(self) -> bool:
+        """Whether there is a hook: removed ones leave empty tables."""
+        return bool(self.grad or self.accumulated)
+
     def run(self, grad: Tensor) -> Tensor:
         """The gradient after all hooks; one that returns None leaves it."""
         for hook in list(self.grad.values()):

@@ -159,11 +159,15 @@ def link(node, results) -> None:
             result.requires_grad, result.grad_fn, result._index = True, node, i
 
 
-def relink(node, operands, results) -> None:
-    """Give a node new operands (None: no tensor) and results, as if it had just been recorded."""
-    node.number = next(_numbers)
-    node.edges = [edge_of(x) for x in operands]
-    link(node, results)
+def relink(node, operands, results, linked, saved, attributes) -> None:
+    """Put the call of a custom Function that `node` stands for on the tape of other tensors (see FunctionNode.again).
+
+    linked: for each result, whether it is one of the new node's.
+    """
+    new = node.again(operands, results, saved, attributes)
+    for i, (result, is_linked) in enumerate(zip(results, linked)):
+        if is_linked:
+            result.requires_grad, result.grad_fn, result._index = True, new, i
 
 
 def gate(x: Tensor) -> Tensor:
@@ -184,6 +188,11 @@ def release(x: Tensor) -> None:
 def enabled() -> bool:
     """Is grad mode on in this thread?"""
     return state.enabled
+
+
+def packs() -> bool:
+    """Are saved_tensors_hooks active in this thread?"""
+    return state.saver is not None
 
 
 def next_number() -> int:

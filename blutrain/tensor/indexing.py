@@ -36,6 +36,8 @@ class _Basic(NamedTuple):
 
 def getitem(x: Tensor, index) -> Tensor:
     """x[index]. Errors: IndexError out of range or too many indices, TypeError for what is no index."""
+    if type(index) is int and x._aval.shape:
+        return _row(x, index)
     basic, places = _parse(x, index)
     view = movement.slice_dims(x, basic.starts, basic.sizes, basic.steps)
     if basic.shape != basic.sizes:
@@ -44,6 +46,15 @@ def getitem(x: Tensor, index) -> Tensor:
         return view if view is not x else apply(movement.RESHAPE, x, shape=x._aval.shape)
     moved, dim, indices, _ = _to_one_index(view, places)
     return gather.take(moved, indices, dim)
+
+
+def _row(x: Tensor, index: int) -> Tensor:
+    """x[index] for an integer."""
+    n, *rest = x._aval.shape
+    start = _checked_int(index, n, 0)
+    zeros = (0,) * len(rest)
+    row = apply(movement.SLICE, x, starts=(start, *zeros), sizes=(1, *rest), steps=(1,) * (len(rest) + 1))
+    return apply(movement.RESHAPE, row, shape=tuple(rest))
 
 
 def setitem(x: Tensor, index, value) -> None:

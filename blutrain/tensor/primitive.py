@@ -140,8 +140,8 @@ class Primitive:
         `attrs` (a dict), `needs` (a bool per operand). A grad is None where that result got no gradient.
     compose(*tensors, **attrs): the meaning in simple primitives (composites only).
     tags: "view": the eager result may share the operand's memory (then it is a view of it, as in PyTorch).
-    prepare(*avals) -> function(*arrays): for speed, the eager rule with NumPy specialised to these avals (optional;
-        never another result).
+    prepare(*avals, **attrs) -> function(*arrays): for speed, the eager rule with NumPy specialised to these avals
+        (optional; the same result).
     plan(*avals, **attrs) -> (result avals, function(*arrays)): infer and the eager rule with NumPy, remembered.
     """
 
@@ -181,8 +181,9 @@ def define(name: str, kind: str, *, infer, eager, vjp, nova, doc: str, **rest) -
 
 def _plan(prim: Primitive, *avals, **attrs):
     result = prim.infer(*avals, **attrs)
-    rule = prim.prepare(*avals) if prim.prepare is not None else functools.partial(prim.eager, numpy, **attrs)
-    return result, rule
+    if prim.prepare is not None:
+        return result, prim.prepare(*avals, **attrs)
+    return result, functools.partial(prim.eager, numpy, **attrs)
 
 
 @on_default_change.append

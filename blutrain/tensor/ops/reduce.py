@@ -8,7 +8,10 @@ NaN; max, min, argmax and argmin raise.
 from __future__ import annotations
 
 import builtins
+import functools
 from typing import Any, NamedTuple
+
+import numpy
 
 from ...errors import message
 from ..aval import Aval
@@ -41,16 +44,29 @@ def _count(shape, dims) -> int:
     return n
 
 
-def _accumulated(name: str, fn: str):
+def _accumulated(fn: str):
     """Eager rule: integers and bools in int64, narrow floats in float32, rounded once."""
 
     def eager(xp, x, *, dims, keepdim):
         dtype = from_numpy_dtype(x.dtype)
         computing = compute_dtype(dtype) if dtype.is_floating else int64
         total = getattr(xp, fn)(x, axis=dims, dtype=computing.numpy, keepdims=keepdim)
-        return total if computing is dtype or not dtype.is_floating else total.astype(dtype.numpy)
+        return total.astype(dtype.numpy) if dtype.is_narrow else total
 
     return eager
+
+
+def _prepared(fn: str):
+    """The same rule specialised: NumPy's reduction itself, except where a result is rounded."""
+
+    def prepare(x: Aval, *, dims, keepdim):
+        if x.dtype.is_narrow:
+            return functools.partial(_accumulated(fn), numpy, dims=dims, keepdim=keepdim)
+        computing = x.dtype if x.dtype.is_floating else int64
+        reduction = {"sum": numpy.add, "prod": numpy.multiply}[fn].reduce
+        return functools.partial(reduction, axis=dims, dtype=computing.numpy, keepdims=keepdim)
+
+    return prepare
 
 
 def _infer_total(x: Aval, *, dims, keepdim) -> Aval:
@@ -62,7 +78,8 @@ SUM = define(
     "sum",
     "reduce",
     infer=_infer_total,
-    eager=_accumulated("sum", "sum"),
+    eager=_accumulated("sum"),
+    prepare=_prepared("sum"),
     vjp=lambda ctx, g: (_restore(g, ctx),),
     nova=Reduction("add"),
     doc="Sum over dims; of integers and bools in int64.",
@@ -148,7 +165,8 @@ PROD = define(
     "prod",
     "reduce",
     infer=_infer_total,
-    eager=_accumulated("prod", "prod"),
+    eager=_accumulated("prod"),
+    prepare=_prepared("prod"),
     vjp=_vjp_prod,
     saves=Saves(operands=(0,)),
     nova=Reduction("mul"),
