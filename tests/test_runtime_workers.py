@@ -100,7 +100,7 @@ def test_the_reproducer_of_a_good_text_makes_its_object():
 def test_a_compiler_that_ends_is_an_error(_surroundings, monkeypatch, ending, status):
     _surroundings.close()
     with monkeypatch.context() as patch:
-        patch.setattr(compile_workers, "_LOWER_FILE", ending_lowering(config.get("NOVA_DUMP"), ending))
+        patch.setattr(compile_workers, "_PROGRAM", ending_worker(config.get("NOVA_DUMP"), ending))
         with pytest.raises(NovaError, match="Assertion `false' failed") as caught:
             compile_object(fresh_text(), host_cpu())
     assert caught.value.stage == "worker" and f"status {status}" in str(caught.value)
@@ -108,8 +108,8 @@ def test_a_compiler_that_ends_is_an_error(_surroundings, monkeypatch, ending, st
     assert compile_object(fresh_text(), host_cpu())
 
 
-def ending_lowering(folder: str, ending: str) -> str:
-    """A lowering that takes a request, says something and dies, as an assertion of LLVM does."""
+def ending_worker(folder: str, ending: str) -> str:
+    """A worker that takes a request, says something and dies, as an assertion of LLVM does."""
     os.makedirs(folder, exist_ok=True)
     path = Path(folder) / "ending.py"
     program = f"""

@@ -1,8 +1,8 @@
-"""Worker processes that compile kernels (`lower.py`): several cores at once, and an abort of LLVM ends a worker only.
+"""Worker processes that compile kernels (`compile_worker.py`): several cores at once, an abort of LLVM ends one only.
 
 Workers are plain child processes on pipes (the user's `__main__` is never run again, as a multiprocessing spawn
-would), started when the first text comes, kept while more are likely, and gone after `lower.IDLE_SECONDS` of idleness
-or with this process. A worker that dies or runs too long takes down one compile.
+would), started when the first text comes, kept while more are likely, and gone after some idle seconds
+(`compile_worker.IDLE_SECONDS`) or with this process. A worker that dies or runs too long takes down one compile.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from . import lower, orc
+from . import compile_worker
 
 COMPILE_LIMIT_SECONDS = 120.0
 EXIT_SECONDS = 10.0
 MAX_WORKERS = 16
-_LOWER_FILE = str(Path(lower.__file__).resolve())
+_PROGRAM = str(Path(compile_worker.__file__).resolve())
 _BOOT = """
 import json, runpy, sys
 sys.path[:] = json.loads(sys.argv.pop(1))
 runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
+
+
+Request = tuple[str, tuple[str, ...]]  # path of a lowering, what its `compile_text` takes: the text and more
 
 
 @dataclass(frozen=True)
@@ -46,16 +49,16 @@ class _Worker:
 
     def __init__(self):
         self.output: IO[bytes] = tempfile.TemporaryFile()
-        arguments = [json.dumps([str(path) for path in sys.path]), _LOWER_FILE, str(orc.library_path())]
+        arguments = [json.dumps([str(path) for path in sys.path]), _PROGRAM]
         command = [sys.executable, "-W", "ignore", "-c", _BOOT, *arguments]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.output, bufsize=0)
         self.job: int | None = None
 
-    def send(self, job: int, request: tuple[str, str, str, str]) -> None:
+    def send(self, job: int, request: Request) -> None:
         assert self.process.stdin is not None
         self.job = job
-        view = memoryview(lower.frame(request))
+        view = memoryview(compile_worker.frame(request))
         while view:
             view = view[self.process.stdin.write(view) :]
 
@@ -63,7 +66,7 @@ class _Worker:
         """The job and its reply; None for a worker that has ended."""
         assert self.process.stdout is not None and self.job is not None
         job, self.job = self.job, None
-        return job, lower.read_frame(self.process.stdout.fileno())
+        return job, compile_worker.read_frame(self.process.stdout.fileno())
 
     def said(self) -> str:
         """The end of what the worker printed: assertion and abort messages."""
@@ -102,17 +105,17 @@ class CompileWorkers:
         with self._lock:
             self._start(min(count or self.size, self.size))
 
-    def compile(self, requests: Sequence[tuple[str, str, str, str]]) -> list[bytes | Failure]:
-        """Objects, or the reasons why not, of requests (text, triple, cpu, features), in their order."""
+    def compile(self, requests: Sequence[Request]) -> list[bytes | Failure]:
+        """Objects, or the reasons why not, of requests (lowering, its arguments), in their order."""
         with self._lock:
             try:
                 return self._compile(requests)
             finally:  # after an interrupt a worker is still busy with a job that nobody waits for
                 self._drop([worker for worker in self._workers if worker.job is not None])
 
-    def _compile(self, requests: Sequence[tuple[str, str, str, str]]) -> list[bytes | Failure]:
+    def _compile(self, requests: Sequence[Request]) -> list[bytes | Failure]:
         results: list[bytes | Failure | None] = [None] * len(requests)
-        waiting = sorted(range(len(requests)), key=lambda job: len(requests[job][0]))  # the longest is taken first
+        waiting = sorted(range(len(requests)), key=lambda job: len(requests[job][1][0]))  # the longest is taken first
         self._retried.clear()
         while waiting or any(worker.job is not None for worker in self._workers):
             busy = sum(worker.job is not None for worker in self._workers)
@@ -128,7 +131,7 @@ class CompileWorkers:
         while len(self._workers) < count:
             self._workers.append(_Worker())
 
-    def _give(self, worker: _Worker, waiting: list[int], requests: Sequence[tuple[str, str, str, str]]) -> None:
+    def _give(self, worker: _Worker, waiting: list[int], requests: Sequence[Request]) -> None:
         """Sends the next job; a worker that went home in this moment is dropped and the job stays."""
         job = waiting.pop()
         try:

@@ -1,9 +1,8 @@
 """From the text of a kernel to a native object: MLIR's lowering passes, then LLVM's optimiser and code generator.
 
 Level before: func/affine/scf/vector/memref/arith/math/llvm. Level after: an ELF or Mach-O object, position
-independent, no unwind tables. This file is also the program of a compile worker (`compile_workers.py`): it imports
-MLIR and nothing of blutrain, so that a worker starts quickly and a crash of the compiler (the bindings are built with
-assertions) ends a worker and not the user's process. By hand:
+independent, no unwind tables. This file runs in a compile worker (`compile_worker.py`): it imports MLIR and nothing of
+blutrain, so that a worker starts quickly. By hand:
 
     python blutrain/nova/cpu/lower.py LIBLLVM kernel.mlir [TRIPLE CPU FEATURES] > kernel.o
 """
@@ -12,21 +11,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
-import pickle
-import select
-import signal
-import struct
 import sys
-import threading
-import time
 
-IDLE_SECONDS = 20.0
-PARENT_POLL_SECONDS = 0.5
 TARGETS = {"x86_64": "X86", "aarch64": "AArch64", "arm64": "AArch64"}
 OPTIMISER = b"default<O3>"
 CODEGEN_LEVEL, RELOC_PIC, CODE_MODEL_SMALL, OBJECT_FILE = 3, 2, 3, 1
-FRAME = struct.Struct("<Q")
 HEAP_OPERATIONS = ("memref.alloc(", "memref.alloc ", "memref.copy", "memref.realloc")
 
 _POINTER, _TEXT, _SIZE, _INT = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int
@@ -226,71 +215,6 @@ def _text(message: ctypes.c_void_p) -> str:
     return ctypes.string_at(message.value).decode(errors="replace") if message.value else ""
 
 
-# -- the worker
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def serve(library: str) -> None:
-    """Answers requests (text, triple, cpu, features): ("object", bytes, seconds) or ("error", stage, message).
-
-    Ends on end of file, after IDLE_SECONDS without a request, and within PARENT_POLL_SECONDS of its parent's death.
-    """
-    replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints must not enter the protocol
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
-    import mlir.dialects.llvm  # loaded while the parent is still busy with its passes
-    import mlir.passmanager  # noqa: F401
-
-    _llvm(library)
-    while select.select([0], [], [], IDLE_SECONDS)[0]:
-        request = read_frame(0)
-        if request is None:
-            return
-        replies.write(frame(_answer(request, library)))
-        replies.flush()
-
-
-def _answer(request: tuple[str, str, str, str], library: str) -> tuple:
-    start = time.perf_counter()
-    try:
-        data = compile_text(*request, library)
-    except LoweringError as error:
-        return "error", error.stage, error.message
-    return "object", data, time.perf_counter() - start
-
-
-def _end_with_parent(parent: int) -> None:
-    """A forked child of the parent may hold our pipe open, so end of file alone does not tell of the parent's death."""
-    while os.getppid() == parent:
-        time.sleep(PARENT_POLL_SECONDS)
-    os._exit(1)
-
-
-def frame(message: object) -> bytes:
-    """A message with its length in front."""
-    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    return FRAME.pack(len(data)) + data
-
-
-def read_frame(descriptor: int):
-    """The next message of a pipe, or None at its end."""
-    header = _read_exactly(descriptor, FRAME.size)
-    data = _read_exactly(descriptor, FRAME.unpack(header)[0]) if header else None
-    return pickle.loads(data) if data else None
-
-
-def _read_exactly(descriptor: int, count: int) -> bytes | None:
-    parts = []
-    while count:
-        part = os.read(descriptor, min(count, 1 << 20))
-        if not part:
-            return None
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
-
-
 def main(library: str, path: str, triple: str = "", cpu: str = "", features: str = "") -> None:
     """Compiles a file and writes the object to stdout."""
     with open(path, encoding="utf-8") as source:
@@ -298,7 +222,4 @@ def main(library: str, path: str, triple: str = "", cpu: str = "", features: str
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        serve(sys.argv[1])
-    else:
-        main(*sys.argv[1:])
+    main(*sys.argv[1:])

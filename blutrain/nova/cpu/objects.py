@@ -57,7 +57,8 @@ def compile_objects(jobs: Sequence[CompileJob], facts: CpuFacts) -> list[bytes]:
     missing = {key: job for key, job in zip(keys, jobs, strict=True) if found[key] is None}
     counts.cached += len(found) - len(missing)
     if missing:
-        requests = [(job.text, *facts.codegen_key()) for job in missing.values()]
+        library = str(orc.library_path())
+        requests = [(lower.__file__, (job.text, *facts.codegen_key(), library)) for job in missing.values()]
         results = shared_workers(facts.threads).compile(requests)
         for (key, job), result in zip(missing.items(), results, strict=True):
             if isinstance(result, Failure):
