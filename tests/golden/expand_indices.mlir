@@ -30,7 +30,7 @@ module {
     %21 = "nova.eq"(%19, %20) : (tensor<i32>, tensor<i32>) -> tensor<i1>
     %22 = "nova.constant"() {value = 0 : i32} : () -> tensor<i32>
     %23 = "nova.where"(%21, %22, %19) : (tensor<i1>, tensor<i32>, tensor<i32>) -> tensor<i32>
-    "nova.check"(%23) {index = 0 : i64, message = "take: the index is out of range\0A  expected: -9 <= index < 9\0A  got: {flag}"} : (tensor<i32>) -> ()
+    "nova.check"(%23) {index = 0 : i64, message = "index: an index is out of range\0A  expected: -9 <= index < 9\0A  got: {flag}"} : (tensor<i32>) -> ()
     %24 = "nova.constant"() {value = 0 : i64} : () -> tensor<i64>
     %25 = "nova.lt"(%0, %24) : (tensor<3xi64>, tensor<i64>) -> tensor<3xi1>
     %26 = "nova.constant"() {value = 9 : i64} : () -> tensor<i64>

@@ -40,32 +40,54 @@ NAME = "expand_indices"
 def run(module: ir.Module, facts) -> None:
     """See the module."""
     graph = Graph(module)
+    _accumulate_tables(graph)
+    wrapped: dict[tuple[ir.Value, int], ir.Value] = {}
     for op in graph.operations():
-        _accumulate(graph, op)
-    for op in graph.operations():
-        prim = _EXPANDED.get(op.name.removeprefix("nova."))
-        if prim is None:
+        name = op.name.removeprefix("nova.")
+        if name not in _INDEXED:
             continue
-        operands = list(op.operands)
-        template = template_of(prim, tuple(graph.aval(v) for v in operands), attributes(op))
+        operands, held = list(op.operands), attributes(op)
+        position, size = _INDEXED[name](operands, held)
         with ir.InsertionPoint(op), op.location:
-            graph.replace(op, splice(graph, template, operands))
+            operands[position] = _counted_from_front(graph, wrapped, operands[position], size)
+            graph.replace(op, _splice(graph, _EXPANDED[name], operands, held))
     graph.sweep()
 
 
-def _accumulate(graph: Graph, op: ir.Operation) -> None:
+def _splice(graph: Graph, prim: Primitive, operands: list[ir.Value], held: dict) -> list[ir.Value]:
+    return splice(graph, template_of(prim, tuple(graph.aval(v) for v in operands), held), operands)
+
+
+def _counted_from_front(graph: Graph, wrapped: dict, index: ir.Value, size: int) -> ir.Value:
+    """`index` as checked int64 from the front; once for every index and size."""
+    key = (index, size)
+    if key not in wrapped:
+        (wrapped[key],) = _splice(graph, _CHECKED, [index], {"size": size})
+    return wrapped[key]
+
+
+def _accumulate_tables(graph: Graph) -> None:
     """`y + index_add(zeros, ...)` becomes `index_add(y, ...)`: gradients of a tied embedding add up in one table."""
+    gone = [scatter for op in graph.operations() if (scatter := _accumulate(graph, op)) is not None]
+    graph.sweep()
+    for scatter in gone:
+        scatter.erase()
+
+
+def _accumulate(graph: Graph, op: ir.Operation) -> ir.Operation | None:
+    """Replace the addition `op` if it is such; returns the index_add that nothing reads any more."""
     if op.name != "nova.add":
-        return
+        return None
     for mine, other in ((0, 1), (1, 0)):
         scatter, base = op.operands[mine].owner, op.operands[other]
         is_scatter = not isinstance(scatter, ir.Block) and scatter.name == "nova.index_add"
         if is_scatter and base.type == op.result.type and _is_read_once(scatter) and _is_zero(scatter.operands[0]):
-            aval = graph.aval(op.result)
             operands = [base, *list(scatter.operands)[1:]]
             with ir.InsertionPoint(op), scatter.location:
-                graph.replace(op, list(graph.create("index_add", operands, [aval], attributes(scatter)).results))
-            return
+                made = graph.create("index_add", operands, [graph.aval(op.result)], attributes(scatter))
+            graph.replace(op, list(made.results))
+            return scatter
+    return None
 
 
 def _is_read_once(op: ir.Operation) -> bool:
@@ -81,26 +103,21 @@ def _is_zero(value: ir.Value) -> bool:
     )
 
 
-def _checked(name: str, index, size: int):
-    """`index` as int64 counted from the front; a check reports the first largest one out of range."""
+def _checked(index, *, size):
+    """`index` as int64 counted from the front; a check reports the largest one out of range."""
     index = index.to(int64)
     outside = logical_or(lt(index, -size), ge(index, size))
-    rule = "the index is out of range"
-    text = f"{name}: {rule}\n  expected: {-size} <= index < {size}\n  got: {{flag}}"
+    rule = "an index is out of range"
+    text = f"index: {rule}\n  expected: {-size} <= index < {size}\n  got: {{flag}}"
     check_none(outside, index + (0 if size else 1), text)
     return where(lt(index, 0), index + size, index)
 
 
-def _wrap_index(index, *, size):
-    return _checked("index", index, size)
+def _unchanged(prim: Primitive):
+    def compose(*operands, **held):
+        return apply(prim, *operands, **held)
 
-
-def _take(x, index, *, dim):
-    return apply(TABLE["take"], x, _checked("take", index, x.shape[dim]), dim=dim)
-
-
-def _gather(x, index, *, dim):
-    return apply(TABLE["gather"], x, _checked("gather", index, x.shape[dim]), dim=dim)
+    return compose
 
 
 def _rows_first(x, dim: int):
@@ -124,14 +141,14 @@ def _source_rows(src, index, dim: int):
 
 
 def _index_add(x, index, src, *, dim):
-    ids = _checked("index_add", index, x.shape[dim]).reshape(index.numel())
+    ids = index.reshape(index.numel())
     rows = apply(TABLE["index_add"], _rows_first(x, dim), ids, _source_rows(src, index, dim), dim=0)
     return _rows_back(rows, x.shape, dim)
 
 
 def _index_copy(x, index, src, *, dim):
     size, count = x.shape[dim], index.numel()
-    ids = _checked("index_copy", index, size).reshape(count)
+    ids = index.reshape(count)
     if not count:
         return x
     names = eq(iota(size, x.device, int64).reshape(size, 1), ids.reshape(1, count))
@@ -142,12 +159,11 @@ def _index_copy(x, index, src, *, dim):
 
 
 def _scatter_add(x, index, src, *, dim):
-    ids, stride = _checked("scatter_add", index, x.shape[dim]), 1
-    total = ids * 0
+    total, stride = index * 0, 1
     for d in reversed(range(x.ndim)):
         shape = [1] * x.ndim
         shape[d] = index.shape[d]
-        along = ids if d == dim else iota(index.shape[d], x.device, int64).reshape(*shape)
+        along = index if d == dim else iota(index.shape[d], x.device, int64).reshape(*shape)
         total = total + along * stride
         stride *= x.shape[d]
     count = index.numel()
@@ -162,14 +178,24 @@ def _size(shape) -> int:
     return total
 
 
-def _expanded(name: str, compose) -> Primitive:
-    return dataclasses.replace(TABLE[name], compose=compose)
+def _expanded(name: str, compose=None) -> Primitive:
+    return dataclasses.replace(TABLE[name], compose=compose or _unchanged(TABLE[name]))
 
 
+def _along(operands: list[ir.Value], held: dict) -> tuple[int, int]:
+    return 1, operands[0].type.shape[held["dim"]]
+
+
+# Which operand is the index, and the extent that it indexes.
+_INDEXED = {
+    "wrap_index": lambda operands, held: (0, held["size"]),
+    **dict.fromkeys(("take", "gather", "index_add", "index_copy", "scatter_add"), _along),
+}
+_CHECKED = dataclasses.replace(TABLE["wrap_index"], compose=_checked)
 _EXPANDED = {
-    "wrap_index": _expanded("wrap_index", _wrap_index),
-    "take": _expanded("take", _take),
-    "gather": _expanded("gather", _gather),
+    "wrap_index": _expanded("wrap_index", lambda index, *, size: index),
+    "take": _expanded("take"),
+    "gather": _expanded("gather"),
     "index_add": _expanded("index_add", _index_add),
     "index_copy": _expanded("index_copy", _index_copy),
     "scatter_add": _expanded("scatter_add", _scatter_add),
