@@ -36,13 +36,14 @@ class ContractSchedule:
 
     A task computes one cell of the grid batch x m_tasks x n_tasks, over one of `split` ranges of k (the partial sums
     of the ranges are added in order by a later phase). A factor with `share_*` is packed as a whole by a phase
-    before; otherwise each task packs what it needs, `kc` steps of k at a time.
+    before; otherwise each task packs what it needs, `kc` steps of k and `group` column panels at a time.
     """
 
     lanes: int
     mr: int
     nv: int
     kc: int
+    group: int
     m_tasks: int
     n_tasks: int
     split: int
@@ -100,7 +101,8 @@ def schedule(batch: int, m: int, n: int, k: int, dtype: str, facts: CpuFacts) ->
     share_rows, share_columns = n_tasks > 1 and row_bytes <= room, m_tasks > 1 and column_bytes <= room
     shared_bytes = row_bytes * share_rows + column_bytes * share_columns
     pack_tasks = max(1, min(4 * facts.threads, shared_bytes // PACK_TASK_BYTES))
-    return ContractSchedule(lanes, mr, nv, kc, m_tasks, n_tasks, split, share_rows, share_columns, pack_tasks)
+    group = max(1, facts.l2_bytes // 4 // (nv * lanes * kc * item))
+    return ContractSchedule(lanes, mr, nv, kc, group, m_tasks, n_tasks, split, share_rows, share_columns, pack_tasks)
 
 
 def step_cycles(mr: int, nv: int, lanes: int, item: int, facts: CpuFacts) -> float:

@@ -88,7 +88,8 @@ class Layout:
         self.partials = take(self.num_partial_rows * self.partial_row_bytes)
         self.worker, end = end, 0
         self.worker_rows = take((not schedule.share_rows) * self.most_rows * self.rows.size * item)
-        self.worker_columns = take((not schedule.share_columns) * self.columns.size * item)
+        group = min(schedule.group, self.most_columns)
+        self.worker_columns = take((not schedule.share_columns) * group * self.columns.size * item)
         self.worker_tiles = take(self.num_worker_tiles * self.tile_bytes)
         # A line more than whole pages keeps the workers' buffers out of the same cache sets.
         self.worker_stride = -(-end // PAGE) * PAGE + 2 * ALIGNMENT

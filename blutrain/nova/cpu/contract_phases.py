@@ -5,10 +5,12 @@ task:
 
     for each block of k in the task's range:
         pack the task's row panels                        (unless rows are shared)
-        for each column panel of the task:
-            pack it                                       (unless columns are shared)
-            for each row panel of the task:
+        for each group of the task's column panels:
+            pack them                                     (unless columns are shared)
+            for each row panel of the task, for each column panel of the group:
                 one tile; after the last block: finish it
+
+A group makes a task write rows of several tiles at once: longer runs of memory, fewer pages at a time.
 """
 
 from __future__ import annotations
@@ -165,13 +167,22 @@ class _Product(_Phase):
         if not self.schedule.share_rows:
             self.pack("pack_rows", own_rows, cell.batch, *cell.rows, block)
 
-        def column_panel(j: Integer) -> None:
+        def group(first: Integer) -> None:
+            last = out.minimum(out.add(first, self.schedule.group), cell.columns[1])
             if not self.schedule.share_columns:
-                self.pack("pack_columns", own_columns, cell.batch, j, out.add(j, 1), block)
-            columns = self._column_panel(own_columns, j, block)
-            out.each(*cell.rows, lambda i: self._tile(self._row_panel(own_rows, i, block), columns, i, j, block))
+                self.pack("pack_columns", own_columns, cell.batch, first, last, block)
 
-        out.each(*cell.columns, column_panel)
+            def row_panel(i: Integer) -> None:
+                rows = self._row_panel(own_rows, i, block)
+                out.each(
+                    first,
+                    last,
+                    lambda j: self._tile(rows, self._column_panel(own_columns, first, j, block), i, j, block),
+                )
+
+            out.each(*cell.rows, row_panel)
+
+        out.each(*cell.columns, group, step=self.schedule.group)
 
     def _row_panel(self, own: str, i: Integer, block: Block) -> str:
         layout, out = self.layout, self.out
@@ -179,11 +190,11 @@ class _Product(_Phase):
             return self._shared(layout.shared_rows, layout.rows, layout.panels_m, i, block)
         return out.pointer(own, out.mul(out.sub(i, self.cell_.rows[0]), layout.rows.size), layout.dtype)
 
-    def _column_panel(self, own: str, j: Integer, block: Block) -> str:
-        layout = self.layout
+    def _column_panel(self, own: str, first: Integer, j: Integer, block: Block) -> str:
+        layout, out = self.layout, self.out
         if self.schedule.share_columns:
             return self._shared(layout.shared_columns, layout.columns, layout.panels_n, j, block)
-        return own
+        return out.pointer(own, out.mul(out.sub(j, first), layout.columns.size), layout.dtype)
 
     def _shared(self, offset: int, shape: PanelShape, panels: int, panel: Integer, block: Block) -> str:
         out = self.out

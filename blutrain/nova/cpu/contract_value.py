@@ -143,12 +143,6 @@ class Evaluator:
                 f"{{alignment = {width} : i32}} : {type_}, vector<{at.lanes}xi1> into vector<{at.lanes}x!llvm.ptr>"
             )
 
-    def prefetch(self, access: Access, at: Position, for_write: bool = False) -> None:
-        """Ask for the cache line of the first lane; may lie outside the operand."""
-        pointer = self._address(access, at).pointer
-        properties = f"<{{cache = 1 : i32, hint = 3 : i32, rw = {int(for_write)} : i32}}>"
-        self.out.line(f'"llvm.intr.prefetch"({pointer}) {properties} : (!llvm.ptr) -> ()')
-
     def _pointers(self, address: Address, dtype: str, at: Position) -> tuple[str, str]:
         """Lanes of pointers and their mask, for gathers and scatters."""
         out, type_ = self.out, f"vector<{at.lanes}xi64>"
