@@ -97,6 +97,7 @@ from .tensor.ops.compare import (
     ne,
 )
 from .tensor.ops.contract import dot, matmul, outer
+from .tensor.ops.einsum import einsum
 from .tensor.ops.gather import gather, index_add, index_copy, index_select, scatter_add, take
 from .tensor.ops.movement import flip, narrow, reshape
 from .tensor.ops.random import bernoulli, normal, rand, randint, randn, randperm, uniform
@@ -119,6 +120,7 @@ from .tensor.ops.reduce import (
     sum,
     var,
 )
+from .tensor.ops.sort import argsort, sort, topk
 from .tensor.ops.unary import (
     abs,
     atan,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -212,6 +213,17 @@ def test_copies():
     assert x.grad.tolist() == [3, 3]
     with pytest.raises(RuntimeError, match="only leaves"):
         copy.deepcopy(x * 2)
+
+
+@pytest.mark.parametrize("dtype", [bt.float32, bt.bfloat16, bt.int8, bt.bool])
+def test_pickle(dtype):
+    x = bt.tensor([[1, 0], [1, 1]], dtype=dtype).t()
+    y = pickle.loads(pickle.dumps(x))
+    assert y.tolist() == x.tolist() and y.dtype is dtype and not y.requires_grad
+    p = pickle.loads(pickle.dumps(bt.nn.Parameter(bt.ones(2))))
+    assert type(p) is bt.nn.Parameter and p.requires_grad and pickle.loads(pickle.dumps(bt.tensor(3))).item() == 3
+    with pytest.raises(RuntimeError, match="only leaves can be stored"):
+        pickle.dumps(p * 2)
 
 
 def test_printing():

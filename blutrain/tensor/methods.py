@@ -11,7 +11,7 @@ from . import creation, indexing, interop
 from .dispatch import apply
 from .dtype import bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
 from .inplace import copy_, in_place
-from .ops import arithmetic, arrange, cast, compare, contract, gather, movement, reduce, unary
+from .ops import arithmetic, arrange, cast, compare, contract, gather, movement, reduce, sort, unary
 from .tensor import Tensor, aval_of
 
 METHODS = (
@@ -25,6 +25,7 @@ METHODS = (
     (arrange, "view transpose t permute movedim squeeze unsqueeze flatten unflatten split chunk unbind select"),
     (arrange, "repeat repeat_interleave roll tril triu broadcast_to masked_fill"),
     (contract, "matmul dot outer"),
+    (sort, "argsort sort topk"),
     (gather, "gather index_select index_add index_copy scatter_add take"),
     (creation, "masked_select nonzero"),
 )
@@ -158,10 +159,33 @@ def deep_copy(x, memo):
 
 
 WRITTEN_HERE = (type_as, detach, detach_, expand_as, view_as, reshape_as, where, fill_, zero_, lerp, addcmul_, copy_)
+
+
+def reduced(x):
+    """How pickle stores a tensor: class, values, dtype, device, requires_grad.
+
+    Errors: RuntimeError for a tensor with history.
+    """
+    if x.grad_fn is not None:
+        raise RuntimeError(message("pickle", "only leaves can be stored", got=str(x._aval), help="use .detach()"))
+    array = x.detach().cpu().numpy()
+    bits = array.view(numpy.uint16) if x.dtype is bfloat16 else array  # readable without ml_dtypes
+    return restored, (type(x), bits, x.dtype, x.device, x.requires_grad)
+
+
+def restored(kind, bits, dtype, device, requires_grad: bool):
+    """The tensor that `reduced` described."""
+    array = creation.to_device(numpy.array(bits).view(dtype.numpy), device)
+    x = kind._wrap(array, device)
+    x.requires_grad = requires_grad
+    return x
+
+
 SPECIAL = {
     **{function.__name__: function for function in WRITTEN_HERE},
     "__hash__": object.__hash__,  # __eq__ clears it: tensors are told apart by identity
     "__deepcopy__": deep_copy,
+    "__reduce__": reduced,
     "__neg__": unary.neg,
     "__pos__": lambda x: x,
     "__abs__": unary.abs,

@@ -13,11 +13,13 @@ from . import (  # noqa: F401
     contract,
     create,
     effect,
+    einsum,
     gather,
     movement,
     pointwise,
     random,
     reduce,
+    sort,
     transfer,
     unary,
 )
