@@ -29,7 +29,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mlir import ir
 
-from blutrain.nova.cpu import contract
+from blutrain.nova.cpu import contract, lower, orc
 from blutrain.nova.cpu import generate as generator
 from blutrain.nova.passes.configure import config_attribute
 from blutrain.nova.target import host_cpu
@@ -315,3 +315,17 @@ def test_refuses_an_epilogue_that_reads_another_element():
     with context(), ir.Location.unknown():
         kernel, _module = parse_kernel(text.finish(d))
         assert "another element" in (contract.supports(kernel) or "")
+
+
+# --- other processors, as far as a compiler can tell
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_compiles_for_aarch64(layout):
+    facts = dataclasses.replace(facts_like("neon"), triple="aarch64-unknown-linux-gnu")
+    with context(), ir.Location.unknown():
+        kernel, _module = parse_kernel(product(layout, 61, 45, 67, "f32"))
+        text = contract.generate(kernel, facts, contract.configure(kernel, facts)).text
+    llvm_ir = lower.to_llvm_ir(text, facts.triple)
+    code = lower.to_object(llvm_ir, facts.triple, "neoverse-n1", "", str(orc.library_path()))
+    assert code[:4] == b"\x7fELF" and code[18] == 0xB7

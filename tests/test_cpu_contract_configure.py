@@ -32,17 +32,17 @@ MACHINES = [ZEN4, HASWELL, NEOVERSE, dataclasses.replace(ZEN4, threads=64), data
 
 
 def test_register_tiles():
-    """The known best tiles: 14 x 32 (AVX-512), 6 x 16 (AVX2); NEON's fills its registers."""
-    assert register_tile(4096, 4096, 16, 4, ZEN4) == (14, 2)
+    """Tall tiles of two vectors on x86, 13 x 32 (AVX-512) and 6 x 16 (AVX2); NEON's fill most registers."""
+    assert register_tile(4096, 4096, 16, 4, ZEN4) == (13, 2)
     assert register_tile(4096, 4096, 8, 4, HASWELL) == (6, 2)
     mr, nv = register_tile(4096, 4096, 4, 4, NEOVERSE)
-    assert 20 <= mr * nv and mr * nv + nv + 1 <= 32
+    assert 20 <= mr * nv <= 28
 
 
 def test_tile_follows_the_rows():
-    """Rows that 14 does not divide get the height with the least waste; one row gets a wide tile."""
-    assert register_tile(1024, 512, 16, 4, ZEN4) == (13, 2)
-    assert register_tile(8, 4096, 16, 4, ZEN4) == (8, 3)
+    """Rows that 13 does not divide get the height with the least waste; one row gets a wide tile."""
+    assert register_tile(24, 512, 16, 4, ZEN4) == (12, 2)
+    assert register_tile(8, 4096, 16, 4, ZEN4)[0] == 8
     mr, nv = register_tile(1, 4096, 16, 4, ZEN4)
     assert mr == 1 and nv >= 4
 
@@ -94,7 +94,7 @@ def test_invariants(facts, dtype):
     for batch, m, n, k in itertools.product((1, 5, 96), SIZES, SIZES, SIZES):
         s = schedule(batch, m, n, k, dtype, facts)
         panels_m, panels_n = max(1, -(-m // s.mr)), max(1, -(-n // s.nr))
-        assert s.mr * s.nv + s.nv + 1 <= facts.num_vector_registers
+        assert s.mr * s.nv + s.nv < facts.num_vector_registers
         assert s.kc % s.lanes == 0 and s.kc % 4 == 0
         assert 1 <= s.m_tasks <= panels_m and 1 <= s.n_tasks <= panels_n
         assert 1 <= s.split <= max(1, -(-k // s.kc))

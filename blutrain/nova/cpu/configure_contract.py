@@ -114,14 +114,12 @@ def step_cycles(mr: int, nv: int, lanes: int, item: int, facts: CpuFacts) -> flo
 def register_tile(m: int, n: int, lanes: int, item: int, facts: CpuFacts) -> tuple[int, int]:
     """(mr, nv) with the fewest modelled cycles for all tiles, edges counted in full.
 
-    Accumulators, one row of column vectors and a broadcast must fit the registers.
+    Accumulators, one row of column vectors and some broadcasts in flight must fit the registers: with one register for
+    broadcasts (14 x 32 of AVX-512) LLVM's scheduler spills an accumulator in every iteration, measured 3 % slower.
     """
-    registers = facts.num_vector_registers
+    registers = facts.num_vector_registers * 7 // 8
     fits = [
-        (mr, nv)
-        for nv in range(1, MAX_COLUMN_VECTORS + 1)
-        for mr in range(1, registers)
-        if mr * nv + nv + 1 <= registers
+        (mr, nv) for nv in range(1, MAX_COLUMN_VECTORS + 1) for mr in range(1, registers) if mr * nv + nv <= registers
     ]
 
     def cycles(tile: tuple[int, int]) -> tuple[float, int]:
