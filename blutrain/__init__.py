@@ -98,29 +98,13 @@ from .tensor.ops.compare import (
 )
 from .tensor.ops.contract import dot, matmul, outer
 from .tensor.ops.einsum import einsum
+from .tensor.ops.extremum import amax, amin, argmax, argmin, max, min
 from .tensor.ops.gather import gather, index_add, index_copy, index_select, scatter_add, take
 from .tensor.ops.movement import flip, narrow, reshape
 from .tensor.ops.random import bernoulli, normal, rand, randint, randn, randperm, uniform
-from .tensor.ops.reduce import (
-    all,
-    amax,
-    amin,
-    any,
-    argmax,
-    argmin,
-    count_nonzero,
-    cumsum,
-    logsumexp,
-    max,
-    mean,
-    min,
-    norm,
-    prod,
-    std,
-    sum,
-    var,
-)
+from .tensor.ops.reduce import all, any, cumsum, mean, prod, sum
 from .tensor.ops.sort import argsort, sort, topk
+from .tensor.ops.statistics import count_nonzero, logsumexp, norm, std, var
 from .tensor.ops.unary import (
     abs,
     atan,

@@ -34,7 +34,7 @@ class Deferred:
         self.make = make
 
 
-def node_of(x):
+def node_of(x) -> Any:
     """The node that made tensor x, None for a leaf."""
     if type(x.grad_fn) is Deferred:
         x.grad_fn.make()

@@ -108,7 +108,7 @@ def from_dlpack(source) -> Tensor:
     return made
 
 
-def to(x: Tensor, *args, device=None, dtype=None, copy: bool = False, non_blocking: bool = False) -> Tensor:
+def to(x: Tensor, *args, device: Any = None, dtype=None, copy: bool = False, non_blocking: bool = False) -> Tensor:
     """x in another dtype and/or on another device: `x.to("cuda")`, `x.to(blutrain.float16)`, `x.to(other)`; x itself if
     nothing changes.
 

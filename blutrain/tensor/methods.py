@@ -11,7 +11,20 @@ from . import creation, indexing, interop
 from .dispatch import apply
 from .dtype import bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
 from .inplace import copy_, in_place
-from .ops import arithmetic, arrange, cast, compare, contract, gather, movement, reduce, sort, unary
+from .ops import (
+    arithmetic,
+    arrange,
+    cast,
+    compare,
+    contract,
+    extremum,
+    gather,
+    movement,
+    reduce,
+    sort,
+    statistics,
+    unary,
+)
 from .tensor import Tensor, aval_of
 
 METHODS = (
@@ -20,7 +33,9 @@ METHODS = (
     (compare, "bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift"),
     (unary, "exp expm1 log log1p log2 sqrt rsqrt reciprocal sin cos tan atan tanh sigmoid erf neg abs square"),
     (unary, "floor ceil round trunc sign isfinite isnan isinf clone contiguous"),
-    (reduce, "sum mean prod amax amin max min argmax argmin any all cumsum var std logsumexp norm count_nonzero"),
+    (reduce, "sum mean prod any all cumsum"),
+    (extremum, "amax amin max min argmax argmin"),
+    (statistics, "var std logsumexp norm count_nonzero"),
     (movement, "reshape expand flip narrow"),
     (arrange, "view transpose t permute movedim squeeze unsqueeze flatten unflatten split chunk unbind select"),
     (arrange, "repeat repeat_interleave roll tril triu broadcast_to masked_fill"),

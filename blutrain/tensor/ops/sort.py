@@ -9,7 +9,7 @@ from ..dtype import from_numpy_dtype, int64
 from ..primitive import NotDifferentiable, Unsupported, define
 from ..shapes import normalize_dim
 from . import gather, movement
-from .reduce import ValuesIndices
+from .extremum import ValuesIndices
 
 
 def _eager(xp, x, *, dim: int, descending: bool):
