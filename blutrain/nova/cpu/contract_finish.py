@@ -11,7 +11,7 @@ from mlir import ir
 
 from blutrain.nova.clone import clone_op
 from blutrain.nova.cpu.contract_builder import Builder, Integer, Module
-from blutrain.nova.cpu.contract_form import ColumnReduction
+from blutrain.nova.cpu.contract_form import ColumnReduction, loads
 from blutrain.nova.cpu.contract_layout import Layout
 from blutrain.nova.cpu.contract_value import Evaluator, Position
 from blutrain.nova.emitter import lane_type
@@ -90,10 +90,15 @@ class _Finisher:
         columns = [out.add("%n0", v * lanes) for v in range(schedule.nv)]
         masks = [out.first_lanes(out.sub(self.layout.n, c), lanes) if masked else None for c in columns]
 
+        outer = [
+            self._load_column_values(Position({"batch": "%batch", "n": column}, "n", lanes, mask))
+            for column, mask in zip(columns, masks, strict=True)
+        ]
+
         def row(i: Integer, partial: list[str]) -> list[str]:
             for v in range(schedule.nv):
                 at = Position({"batch": "%batch", "m": out.add("%m0", i), "n": columns[v]}, "n", lanes, masks[v])
-                partial = self._vector(i, v, at, partial)
+                partial = self._vector(i, v, at, partial, outer[v])
             return partial
 
         types = [lane_type(c.dtype, lanes) for c in self.combiners for _ in range(schedule.nv)]
@@ -101,10 +106,20 @@ class _Finisher:
         sums = out.loop(out.i64(0), out.i64(rows), out.i64(1), row, list(zip(initial, types, strict=True)))
         self._add_partials(sums)
 
-    def _vector(self, i: Integer, v: int, at: Position, partial: list[str]) -> list[str]:
+    def _load_column_values(self, at: Position) -> Evaluator:
+        """Load before the rows what is the same for all of them, as a bias; no result of this phase lies there."""
+        evaluator = Evaluator(self.out, self.contract)
+        values = [store.value for store in self.contract.stores]
+        values += [argument for reduction in self.contract.reductions for argument in reduction.arguments]
+        for access in (access for value in values for access in loads(value)):
+            if not any(access.strides[d] for d in self.contract.axes["m"]):
+                evaluator.load(access, at)
+        return evaluator
+
+    def _vector(self, i: Integer, v: int, at: Position, partial: list[str], outer: Evaluator) -> list[str]:
         """One vector of the tile: every load before any store, because a result may lie in the memory of an operand."""
         out, schedule, contract = self.out, self.schedule, self.contract
-        evaluator = Evaluator(out, contract)
+        evaluator = Evaluator(out, contract, outer)
         place = out.add(out.mul(i, schedule.nr), v * schedule.lanes)
         sums = out.load(out.pointer("%tile", place, contract.dtype), self.type, self.bytes)
         if contract.init is not None:

@@ -50,11 +50,14 @@ class Address:
 
 
 class Evaluator:
-    """Emits expressions of one contract into the block that is open now, each load and region once for a position."""
+    """Emits expressions of one contract into the block that is open now, each load and region once for a position.
 
-    def __init__(self, out: Builder, contract: Contract):
+    What `outer`, an evaluator of an enclosing block, has loaded is not loaded again.
+    """
+
+    def __init__(self, out: Builder, contract: Contract, outer: Evaluator | None = None):
         self.out, self.contract = out, contract
-        self._loaded: dict[tuple, str] = {}
+        self._loaded: dict[tuple, str] = dict(outer._loaded) if outer else {}
         self._applied: dict[tuple, list[str]] = {}
 
     def value(self, expression: Expression, at: Position, accumulated: str | None = None) -> str:
