@@ -225,6 +225,23 @@ def _random_bits(seed, draw, index):
     return words.view(np.int32)[index]
 
 
+def _check_aliases(op: ir.Operation, arrays: list[np.ndarray], results: list[np.ndarray]) -> None:
+    """An operand whose memory a map's result takes over matters at its own element only: change one and look."""
+    if op.attributes["anchor"].value != "map":
+        return
+    for alias in ir.DenseI64ArrayAttr(op.attributes["aliases"]):
+        if alias < 0 or arrays[alias].size < 2 or arrays[alias].dtype == np.bool_:
+            continue
+        changed = np.array(arrays[alias])
+        place = np.unravel_index(changed.size // 3, changed.shape)
+        changed[place] += 1
+        others = run_kernel(op, [changed if i == alias else a for i, a in enumerate(arrays)])
+        for before, after in zip(results, others, strict=True):
+            if before.shape == changed.shape:
+                differing = np.argwhere(~((before == after) | (before != before)))
+                assert all(tuple(d) == place for d in differing), "a result in place reads its operand elsewhere"
+
+
 def run_plan(module: ir.Module, inputs: list[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
     """Run a planned step; inputs of role state are updated in place. Returns the outputs and the checks' flags."""
     step = StepLaunches(module)
@@ -246,7 +263,9 @@ def run_plan(module: ir.Module, inputs: list[np.ndarray]) -> tuple[list[np.ndarr
         places = [p.value for p in places]
         (block,) = launch.op.regions[0].blocks
         arrays = [memory(p, tensor_type(a.type)) for p, a in zip(places, block.arguments, strict=False)]
-        results = run_kernel(launch.op, [np.array(a) for a in arrays])
+        arrays = [np.array(a) for a in arrays]
+        results = run_kernel(launch.op, arrays)
+        _check_aliases(launch.op, arrays, results)
         for place, value, result in zip(places[len(arrays) :], results, launch.op.results, strict=True):
             memory(place, tensor_type(result.type))[...] = value
     flags = (

@@ -13,10 +13,10 @@ from ...tensor.dtype import bool_, int64
 from .driver import PassFault
 from .form_kernels_axes import Index
 from .form_kernels_graph import RESHAPE, Node, Value
-from .lower_to_linalg_scalar import Scalar, element_text
+from .lower_to_linalg_scalar import Scalar
 
 if TYPE_CHECKING:
-    from .lower_to_linalg_body import GenericWriter
+    from .lower_to_linalg_generic import GenericWriter
 
 
 def emit_lookup(generic: GenericWriter, node: Node, indices: tuple[Index, ...]) -> Scalar:
@@ -195,5 +195,3 @@ _RULES = {
     "take": _index_rows,
     "gather": _index_along,
 }
-
-__all__ = ["element_text", "emit_lookup"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ...tensor.dtype import bool_, int64
 from .form_kernels_axes import Loops
 from .form_kernels_graph import Node
+from .lower_to_linalg_generic import GenericWriter, identity
 from .lower_to_linalg_scalar import Scalar, computing, extreme
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ _OPERATIONS = {
 
 def emit_total(body: BodyWriter, node: Node, loops: Loops) -> None:
     """One generic that combines into a fill with the neutral element; for a mean a second one that divides."""
-    from .lower_to_linalg_body import GenericWriter
-
     combiner = node.record.nova.combiner
     wanted = bool_ if combiner in ("and", "or") else node.result.dtype
     dtype = computing(wanted)
@@ -46,8 +45,6 @@ def emit_total(body: BodyWriter, node: Node, loops: Loops) -> None:
 
 
 def _divide(body: BodyWriter, node: Node, loops: Loops) -> None:
-    from .lower_to_linalg_body import GenericWriter, identity
-
     count = 1
     for d in loops.reduced:
         count *= loops.extents[d]
@@ -60,8 +57,6 @@ def _divide(body: BodyWriter, node: Node, loops: Loops) -> None:
 
 def emit_argument(body: BodyWriter, node: Node, loops: Loops) -> None:
     """One generic of two results, the best value and its index: the lowest index on ties, the first NaN wins."""
-    from .lower_to_linalg_body import GenericWriter
-
     sign = -1 if node.record.nova.combiner == "argmax" else 1
     generic = GenericWriter(body, loops.extents, loops.reduced)
     region = generic.region

@@ -31,7 +31,7 @@ from __future__ import annotations
 from mlir import ir
 
 from ..dialect.definition import TERMINATOR
-from ..kernel import ALIGNMENT_BYTES, Generic, Kernel, Operand, Produced, kernel_text, read_kernel
+from ..kernel import ALIGNMENT_BYTES, Access, Generic, Kernel, Operand, Produced, kernel_text, read_kernel
 from .step_launches import Buffer, Launch, StepLaunches
 
 NAME = "plan_memory"
@@ -78,6 +78,8 @@ class _Planner:
         writer = buffer.writer
         if writer is None or buffer.outputs or any(reader > writer for reader in readers):
             return False
+        if self.step.guard is not None and self.step.buffers[self.step.guard].writer >= writer:
+            return False  # the checks need this kernel: they come after it
         launch = self.step.launches[writer]
         if buffer.state not in launch.operands:
             return True
@@ -213,28 +215,37 @@ def copy_text(type_: str, dtype: str) -> str:
 
 
 def pointwise_operands(kernel: Kernel) -> list[set[int]]:
-    """For every result the operands that the kernel reads only at the element which that result gets, right before it
-    is written: in a kernel of maps, in the epilogue of a product, the table a scatter adds to. Such an operand has the
-    result's size and dtype.
+    """For every result the operands of its size and dtype that the kernel reads only at the element which that result
+    gets: in a kernel of maps or rows, in the epilogue of a product; the table that a scatter adds to.
     """
     none: list[set[int]] = [set() for _ in kernel.results]
     if kernel.anchor == "scatter":
         (scatter,) = kernel.ops
         return [{scatter.init.index} if isinstance(scatter.init, Operand) else set()]
     generics = [op for op in kernel.ops if isinstance(op, Generic)]
-    if kernel.anchor not in ("map", "contract") or len(generics) != len(kernel.ops):
+    if kernel.anchor not in ("map", "row", "contract") or len(generics) != len(kernel.ops):
         return none
     late = _epilogue(kernel) if kernel.anchor == "contract" else set(range(len(kernel.ops)))
+    between = [access for n in late for access in generics[n].inputs if isinstance(access.source, Produced)]
+    if not all(_keeps_order(access) for access in (*between, *(access for g in generics for access in g.outputs))):
+        return none
     places: dict[int, set[tuple]] = {}
     for number, generic in enumerate(generics):
         for access in generic.inputs:
             if isinstance(access.source, Operand):
-                pointwise = number in late and not generic.is_reduction
+                pointwise = number in late and (kernel.anchor == "row" or not generic.is_reduction)
                 place = (generic.extents, access.strides, access.offset) if pointwise else ()
                 places.setdefault(access.source.index, set()).add(place)
         for operand in generic.extracts.values():
             places.setdefault(operand.index, set()).add(())
     return [_fitting(kernel, late, places, result, source) for result, source in enumerate(kernel.yields)]
+
+
+def _keeps_order(access: Access) -> bool:
+    """Whether the loops of one generic lie in those of another in order: equal extents are then the same element."""
+    dims = [index.dim for index in access.indices]
+    plain = all(index.dim is not None and (index.coefficient, index.offset) == (1, 0) for index in access.indices)
+    return plain and dims == sorted(dims)
 
 
 def _epilogue(kernel: Kernel) -> set[int]:
