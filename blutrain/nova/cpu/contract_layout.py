@@ -11,6 +11,7 @@ from blutrain.nova.kernel import ITEM_BYTES
 
 ALIGNMENT = 64
 PAGE = 4096
+PACK_STEPS = 16
 PARTIAL_ITEM_BYTES = 8  # of a partial value of any dtype, so that rows of them stay aligned
 
 
@@ -27,6 +28,7 @@ class PanelShape:
     lanes: int
     steps: int
     is_k_innermost: bool
+    is_read_along_k: bool
 
     @property
     def row_step(self) -> int:
@@ -56,9 +58,8 @@ class Layout:
         self.batch, self.m, self.n, self.k = (contract.extent(a) for a in ("batch", "m", "n", "k"))
         self.panels_m, self.panels_n = -(-self.m // schedule.mr), -(-self.n // schedule.nr)
         self.blocks = max(1, -(-self.k // schedule.kc))
-        rows_along_k = runs_along_k(contract, contract.rows)
-        self.rows = self._shape(schedule.mr, schedule.row_pitch, schedule.share_rows, rows_along_k)
-        self.columns = self._shape(schedule.nr, schedule.nr, schedule.share_columns, False)
+        self.rows = self._shape(contract.rows, schedule.mr, schedule.row_pitch, schedule.share_rows)
+        self.columns = self._shape(contract.columns, schedule.nr, schedule.nr, schedule.share_columns)
         self.tile_bytes = schedule.mr * schedule.nr * self.item
         self.cells = self.batch * schedule.m_tasks * schedule.n_tasks if self.panels_m and self.panels_n else 0
         self.most_rows, self.most_columns = (
@@ -67,10 +68,11 @@ class Layout:
         )
         self._place(threads)
 
-    def _shape(self, width: int, pitch: int, is_shared: bool, is_k_innermost: bool) -> PanelShape:
+    def _shape(self, factor: Factor, width: int, pitch: int, is_shared: bool) -> PanelShape:
         """Panels of a shared factor hold all of k, those of a task one block."""
         steps = (self.blocks if is_shared else 1) * self.schedule.kc
-        return PanelShape(width, pitch, self.schedule.lanes, steps, is_k_innermost)
+        along_k = runs_along_k(self.contract, factor)
+        return PanelShape(width, pitch, self.schedule.lanes, steps, along_k and factor.axis == "m", along_k)
 
     def _place(self, threads: int) -> None:
         schedule, item = self.schedule, self.item
@@ -116,20 +118,35 @@ class Layout:
 
     @property
     def pack_tasks(self) -> tuple[int, int]:
-        """Tasks that pack the shared rows, and the shared columns.
-
-        In proportion to the elements, at most one a panel.
-        """
+        """Tasks that pack the shared rows, and the shared columns: in proportion to the elements."""
         work = (
             self.schedule.share_rows * self.panels_m * self.rows.size,
             self.schedule.share_columns * self.panels_n * self.columns.size,
         )
-        panels = (self.batch * self.panels_m, self.batch * self.panels_n)
         rows, columns = (
-            min(p, max(1, round(self.schedule.pack_tasks * w / sum(work)))) if w else 0
-            for w, p in zip(work, panels, strict=True)
+            min(parts, max(1, round(self.schedule.pack_tasks * w / sum(work)))) if w else 0
+            for w, parts in zip(work, (self.row_parts, self.column_parts), strict=True)
         )
         return rows, columns
+
+    @property
+    def row_parts(self) -> int:
+        """Pieces into which packing the shared rows can be cut, see `pack_parts`."""
+        return self.pack_parts(self.rows, self.panels_m)
+
+    @property
+    def column_parts(self) -> int:
+        return self.pack_parts(self.columns, self.panels_n)
+
+    def pack_parts(self, shape: PanelShape, panels: int) -> int:
+        """Panels through all batches; steps of k, PACK_STEPS at a time, where one k's rows are contiguous in memory.
+
+        Otherwise a task would read a few rows of every k, and every k is another page.
+        """
+        return -(-self.k // PACK_STEPS) if self.packs_by_k(shape) else self.batch * panels
+
+    def packs_by_k(self, shape: PanelShape) -> bool:
+        return not shape.is_read_along_k and self.batch == 1 and self.k > 0
 
 
 def runs_along_k(contract: Contract, factor: Factor) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from blutrain.nova.cpu.configure_contract import K_UNROLL
 from blutrain.nova.cpu.contract_builder import Builder, Integer, Module
 from blutrain.nova.cpu.contract_form import Contract, Factor
-from blutrain.nova.cpu.contract_layout import PanelShape, runs_along_k
+from blutrain.nova.cpu.contract_layout import PanelShape
 from blutrain.nova.cpu.contract_value import Evaluator, Position, zero
 from blutrain.nova.emitter import lane_type
 from blutrain.nova.kernel import ITEM_BYTES
@@ -37,7 +37,7 @@ def emit_pack(module: Module, name: str, contract: Contract, factor: Factor, sha
     packer = _Packer(module.builder(), contract, factor, shape)
     if shape.is_k_innermost:
         packer.copy_k()
-    elif runs_along_k(contract, factor):
+    elif shape.is_read_along_k:
         packer.transpose()
     else:
         packer.copy_rows()

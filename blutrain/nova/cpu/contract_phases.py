@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from blutrain.nova.cpu.configure_contract import K_UNROLL
 from blutrain.nova.cpu.contract_builder import Builder, Integer, Module
 from blutrain.nova.cpu.contract_finish import emit_clear_partials
-from blutrain.nova.cpu.contract_layout import Layout, PanelShape
+from blutrain.nova.cpu.contract_layout import PACK_STEPS, Layout, PanelShape
 from blutrain.nova.emitter import lane_type
 
 Name = Callable[[str], str]  # the symbol of a part of the kernel
@@ -99,37 +99,46 @@ class _Phase:
 
 
 def emit_pack_phase(module: Module, name: Name, layout: Layout) -> int:
-    """Each task packs a range of panels of one shared factor, all of k; returns the number of tasks."""
+    """Each task packs a part of one shared factor (see `Layout.pack_parts`); returns the number of tasks."""
     phase = _Phase(module, name, layout)
     out = phase.out
     row_tasks, column_tasks = layout.pack_tasks
-    everything = Block(0, layout.k, False, True)
-
-    def pack(part: str, number: Integer, tasks: int, panels: int, shape: PanelShape, offset: int) -> None:
-        def one(panel: Integer) -> None:
-            batch, index = out.div(panel, panels), out.rem(panel, panels)
-            place = phase.at(out.add(out.mul(panel, shape.size * layout.item), offset))
-            phase.pack(part, place, batch, index, out.add(index, 1), everything)
-
-        begin, end = phase.range(number, tasks, layout.batch * panels)
-        if layout.batch == 1:
-            place = phase.at(out.add(out.mul(begin, shape.size * layout.item), offset))
-            phase.pack(part, place, 0, begin, end, everything)
-        else:
-            out.each(begin, end, one)
 
     def rows() -> None:
-        pack("pack_rows", "%task", row_tasks, layout.panels_m, layout.rows, layout.shared_rows)
+        part = phase.range("%task", row_tasks, layout.row_parts)
+        _pack_part(phase, "pack_rows", part, layout.panels_m, layout.rows, layout.shared_rows)
 
     def columns() -> None:
-        number = out.sub("%task", row_tasks)
-        pack("pack_columns", number, column_tasks, layout.panels_n, layout.columns, layout.shared_columns)
+        part = phase.range(out.sub("%task", row_tasks), column_tasks, layout.column_parts)
+        _pack_part(phase, "pack_columns", part, layout.panels_n, layout.columns, layout.shared_columns)
 
     is_rows = not column_tasks or (row_tasks > 0 and out.less_equal(out.add("%task", 1), row_tasks))
     out.if_(is_rows, rows)
     out.if_(out.not_(is_rows), columns)
     module.add_phase(name("pack"), out)
     return row_tasks + column_tasks
+
+
+def _pack_part(
+    phase: _Phase, part: str, bounds: tuple[Integer, Integer], panels: int, shape: PanelShape, offset: int
+) -> None:
+    """Pack the parts in `bounds` of the factor whose packed form starts at `offset`."""
+    out, layout = phase.out, phase.layout
+    begin, end = bounds
+    everything = Block(0, layout.k, more=False, is_last=True)
+    if layout.packs_by_k(shape):
+        start, stop = out.mul(begin, PACK_STEPS), out.minimum(out.mul(end, PACK_STEPS), layout.k)
+        place = phase.at(out.add(out.mul(start, shape.k_step * layout.item), offset))
+        block = Block(start, out.sub(stop, start), more=False, is_last=True)
+        phase.pack(part, place, 0, 0, panels, block)
+        return
+
+    def one(panel: Integer) -> None:
+        batch, index = out.div(panel, panels), out.rem(panel, panels)
+        place = phase.at(out.add(out.mul(panel, shape.size * layout.item), offset))
+        phase.pack(part, place, batch, index, out.add(index, 1), everything)
+
+    out.each(begin, end, one)
 
 
 def emit_product_phase(module: Module, name: Name, layout: Layout) -> int:
