@@ -1,0 +1,323 @@
+"""A compiled program on a GPU: its code, its memory and the calls. The twin of `cpu/executable.py`.
+
+    executable = build_executable(plan, Device("cuda"))
+    executable.bind(0, array.data.ptr)
+    executable.launch()                     # returns at once; ordered by CuPy's current stream
+    executable.profile()                    # microseconds of each launch
+
+A launch is: one copy of the scalar block, copies of small inputs to their slots, one graph, one copy back for each
+value check. State arguments are updated in place. Code and memory live as long as the executable.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ... import config
+from ...errors import NovaError
+from ...tensor.device import Device
+from ..cpu.executable import BuildReport
+from ..kernel import ITEM_BYTES
+from ..plan import BufferRef, Callback, Launch, ProgramPlan
+from .assemble import AssembledKernel, AssembleJob, assemble, counts
+from .driver import Driver, DriverError, driver
+from .executable_blocks import InputSlots, ResultBlock
+from .launch import ArgumentTable, gpu_kernel
+from .launch_code import Launches, load_kernel
+from .launch_graph import GraphReplay, Replays
+from .launch_profile import profile
+from .launch_ring import LateFailure, StepRing
+from .memory import DeviceMemory
+
+
+def build_executable(plan: ProgramPlan, device: Device) -> Executable:
+    """Assembles (or finds in the cache) the plan's kernels, loads them, allocates the program's memory.
+
+    Raises NovaError for a plan that cannot run, a text that does not compile, a function that is missing, and memory
+    that is not to be had.
+    """
+    plan.check()
+    start, before = time.perf_counter(), (counts.cached, counts.compiled)
+    assembled = assemble(assemble_jobs(plan))
+    compiled = time.perf_counter()
+    memory = DeviceMemory(device)
+    with memory.activate():
+        executable = Executable(plan, assembled, driver(), memory)
+    counted = counts.cached - before[0], counts.compiled - before[1]
+    executable.report = BuildReport(*counted, compiled - start, time.perf_counter() - compiled)
+    if config.get("NOVA_DEBUG") >= 1:
+        print(f"nova: {executable.report}", file=sys.stderr)
+    return executable
+
+
+def assemble_jobs(plan: ProgramPlan) -> list[AssembleJob]:
+    """One job a kernel, named after the first launch that uses it."""
+    owners = {launch.kernel: launch for launch in reversed(plan.launches) if isinstance(launch, Launch)}
+    jobs = []
+    for number in range(len(plan.kernels)):
+        launch = owners.get(number, Launch(number, ()))
+        kernel = gpu_kernel(plan, launch)
+        location = launch.locations[0] if launch.locations else ""
+        jobs.append(AssembleJob(kernel.text, kernel.target, op=launch.label, location=location))
+    return jobs
+
+
+class Executable:
+    """A program that runs. One thread at a time may launch it. Made with its device current."""
+
+    report: BuildReport
+
+    def __init__(self, plan: ProgramPlan, assembled: Sequence[AssembledKernel], gpu: Driver, memory: DeviceMemory):
+        self.plan, self.assembled, self.memory = plan, assembled, memory
+        self._driver = gpu
+        self._table = ArgumentTable(plan, gpu.encode_tensor_map)
+        modules = [
+            load_kernel(gpu, memory.device, gpu_kernel(plan, Launch(number, ())), code)
+            for number, code in enumerate(assembled)
+        ]
+        self._launches = Launches(gpu, plan, self._table.phases, modules, memory.on_stream)
+        self._graph = GraphReplay(gpu, self._launches)
+        self._allocate_memory()
+        self._ring: StepRing | None = None
+        self._scalar_cells: tuple[Any, int] = (None, 0)
+        self._results = ResultBlock((), memory)
+        self._scratch: dict[int, Any] = {}
+        self._free_outputs = set(range(len(plan.outputs)))
+        self._is_ready = False
+        self._stream: Any = None
+        self._order_event = gpu.create_event()
+
+    def _allocate_memory(self) -> None:
+        plan, memory, table = self.plan, self.memory, self._table
+        workspace_bytes = max((kernel.workspace_bytes for kernel in plan.kernels), default=0)
+        try:
+            self._arena, arena = memory.allocate(plan.arena_bytes)
+            self._workspace, workspace = memory.allocate(workspace_bytes)
+            self._slots = InputSlots(plan, memory)
+        except MemoryError as fault:
+            raise NovaError(_out_of_memory(plan, workspace_bytes, fault), stage="memory") from fault
+        table.set_base("arena", 0, arena)
+        table.set_base("workspace", 0, workspace)
+        self._constants = [memory.upload(content) for content in plan.constants]
+        for index, (_, address) in enumerate(self._constants):
+            table.set_base("const", index, address)
+        for index, address in self._slots.addresses.items():
+            table.set_base("input", index, address)
+
+    # -- arguments
+
+    @property
+    def replays(self) -> Replays:
+        """How often the graph was captured, changed and used as it was."""
+        return self._graph.replays
+
+    def bind(self, index: int, address: int) -> None:
+        """Points input `index` at `address`, 16-byte aligned; the caller keeps the memory alive."""
+        if index in self._slots:
+            self._slots.bind(index, address)
+            self._table.unbound.discard(index)
+        else:
+            self._table.bind(index, address)
+
+    def bind_output(self, index: int, address: int) -> None:
+        """Points output `index` at memory of the caller, for this and all later launches."""
+        self._table.set_base("output", index, address)
+        self._free_outputs.discard(index)
+
+    def address(self, array: Any) -> int:
+        """The address of an array of this device."""
+        return self.memory.address(array)
+
+    def scalar_block(self, inputs: Sequence[int]) -> np.ndarray:
+        """Puts 0-d inputs into 8-byte cells of one block: float64 numbers on the host, read by each `launch`."""
+        _, base = self._scalar_cells = self.memory.allocate(8 * len(inputs))
+        self._ring = StepRing(self._driver, len(inputs), len(self.plan.checks))
+        for cell, index in enumerate(inputs):
+            self._table.bind(index, base + 8 * cell)
+        return self._ring.scalars
+
+    def result_block(self, outputs: Sequence[int]) -> None:
+        """Gives small outputs a place of their own; `take_results` returns them."""
+        self._results = ResultBlock([self.plan.outputs[index] for index in outputs], self.memory)
+        for index, address in zip(outputs, self._results.addresses, strict=True):
+            self.bind_output(index, address)
+
+    def take_results(self) -> list[Any]:
+        """Fresh arrays of the outputs given to `result_block`, from the last launch."""
+        return self._results.take(self._driver, self._stream.ptr)
+
+    def new_output(self, index: int) -> Any:
+        """A fresh array that the next launch writes output `index` to. Errors: CuPy's OutOfMemoryError."""
+        spec = self.plan.outputs[index]
+        array = self.memory.empty(spec.shape, spec.dtype)
+        self.bind_output(index, self.memory.address(array))
+        return array
+
+    def set_callback(self, symbol: str, function: Callable[[int], None]) -> None:
+        """The function behind a `Callback`, called with its argument while the program is captured.
+
+        The work that it puts into CuPy's current stream becomes a part of the graph.
+        """
+        if symbol not in self._callback_symbols():
+            raise ValueError(f"set_callback: this program has no callback {symbol!r}")
+        self._launches.callbacks[symbol] = function
+        self._graph.forget()
+
+    def _callback_symbols(self) -> list[str]:
+        return [launch.symbol for launch in self.plan.launches if isinstance(launch, Callback)]
+
+    # -- running
+
+    def launch(self, context: Any = None) -> None:
+        """Starts the program on what is bound. Raises NovaError where an input is not bound or a launch fails.
+
+        context: what `late_failure` gives back should a value check of this launch fail.
+        """
+        if not self._is_ready:
+            self._prepare()
+        if not self.memory.is_active:
+            with self.memory.activate():
+                return self._launch(context)
+        return self._launch(context)
+
+    def _launch(self, context: Any) -> None:
+        gpu, stream = self._driver, self._follow_stream()
+        try:
+            ring = self._bring_in(stream)
+            ring.expect_flags(context)
+            if config.get("NOVA_CHECK"):
+                self._table.take_changes()
+                self._graph.forget()
+                self._launches.emit_checked(stream)
+            else:
+                self._graph.launch(self._table.take_changes(), stream)
+            for number, check in enumerate(self.plan.checks):
+                gpu.copy_to_host(ring.flag_address(number), self._place(check.flag), 4, stream)
+            ring.end(stream)
+        except DriverError as fault:
+            raise self._device_fault(fault) from fault
+
+    def _bring_in(self, stream: int) -> StepRing:
+        """Copies of scalars and small inputs to their places; the ring, with a slot taken."""
+        ring = self._ring
+        if ring is None:
+            ring = self._ring = StepRing(self._driver, 0, len(self.plan.checks))
+        source = ring.begin()
+        if ring.scalar_bytes:
+            self._driver.copy_to_device(self._scalar_cells[1], source, ring.scalar_bytes, stream)
+        self._slots.fill(self._driver, stream)
+        return ring
+
+    def _device_fault(self, fault: DriverError) -> NovaError:
+        """A fault of the device: of this launch, or of an earlier one that shows now."""
+        self._graph.forget()
+        rule = f"the device failed: {fault}; kernels run asynchronously, so the launch that failed is not known"
+        return NovaError(
+            f"{rule}\n  help: NOVA_CHECK=1 waits for each kernel and names the one that fails", stage="launch"
+        )
+
+    def late_failure(self) -> LateFailure | None:
+        """The first value check that failed in a launch that is done, told once. Waits only if the ring is full."""
+        if self._ring is None:
+            return None
+        self._ring.make_room()
+        return self._ring.late_failure()
+
+    def wait_for_checks(self) -> LateFailure | None:
+        """As `late_failure`, of all launches so far."""
+        if self._ring is None or not self._ring.is_open:
+            return None
+        self._driver.synchronize(self._stream.ptr)
+        return self._ring.late_failure()
+
+    def _follow_stream(self) -> int:
+        """CuPy's current stream; if it is another than before, it waits for what this program did on that one."""
+        stream = self.memory.current_stream()
+        if self._stream is not None and stream.ptr != self._stream.ptr:
+            self._driver.record(self._order_event, self._stream.ptr)
+            self._driver.wait(stream.ptr, self._order_event)
+        self._stream = stream
+        return stream.ptr
+
+    def _prepare(self) -> None:
+        """Refuses what is not bound, and gives outputs that nobody wants a place."""
+        if self._table.unbound:
+            raise NovaError(f"inputs {sorted(self._table.unbound)} are not bound", stage="launch")
+        unset = [symbol for symbol in self._callback_symbols() if symbol not in self._launches.callbacks]
+        if unset:
+            raise NovaError(f"callbacks without a function: {', '.join(unset)}", stage="launch")
+        for index in sorted(self._free_outputs):
+            if index not in self._scratch:
+                self._scratch[index] = self.memory.allocate(self.plan.sizes("output")[index])
+            self.bind_output(index, self._scratch[index][1])
+        self._is_ready = True
+
+    def run(self, input_addresses: Sequence[int], wanted: Sequence[int] | None = None) -> list[Any]:
+        """Binds, launches, returns fresh arrays of the outputs (`wanted`: only these, None for the others)."""
+        for index, address in enumerate(input_addresses):
+            self.bind(index, address)
+        chosen = range(len(self.plan.outputs)) if wanted is None else wanted
+        outputs: list[Any] = [None] * len(self.plan.outputs)
+        for index in chosen:
+            outputs[index] = self.new_output(index)
+        self.launch()
+        # The arrays belong to the caller: a later launch that does not bind others must not write to them.
+        self._free_outputs.update(chosen)
+        self._is_ready = False
+        return outputs
+
+    def run_launch(self, index: int) -> None:
+        """Runs one launch alone and waits for it, for NOVA_CHECK and debugging."""
+        if not 0 <= index < len(self.plan.launches):
+            raise IndexError(f"run_launch: launch {index} of {len(self.plan.launches)}")
+        with self.memory.activate():
+            stream = self._begin_alone()
+            self._launches.emit_launch(index, stream)
+            self._driver.synchronize(stream)
+
+    def profile(self) -> list[float]:
+        """Runs the program once and returns the microseconds of each launch, by events inside a graph."""
+        with self.memory.activate():
+            return profile(self._driver, self._launches, self._begin_alone())
+
+    def _begin_alone(self) -> int:
+        """Prepares for launches outside of the graph, which no longer has the arguments that it was given last."""
+        self._prepare()
+        stream = self._follow_stream()
+        self._bring_in(stream).end(stream)
+        self._table.take_changes()
+        self._graph.forget()
+        return stream
+
+    # -- looking
+
+    def _place(self, ref: BufferRef) -> int:
+        return self._table.base(ref.space, ref.index) + ref.offset
+
+    def view(self, ref: BufferRef, shape: tuple[int, ...], dtype: str) -> Any:
+        """The memory of a reference as an array of the device, no copy: of the arena, or what is bound now.
+
+        Raises ValueError outside the buffer.
+        """
+        size, count = self.plan.sizes(ref.space)[ref.index], math.prod(shape) * ITEM_BYTES[dtype]
+        if ref.offset + count > size:
+            raise ValueError(f"view: {dtype}{list(shape)} at {ref} lies outside its buffer of {size} bytes")
+        address = self._place(ref)
+        if address == ref.offset:
+            raise NovaError(f"{ref} is not bound", stage="view")
+        return self.memory.view(address, count, self, shape, dtype)
+
+
+def _out_of_memory(plan: ProgramPlan, workspace_bytes: int, fault: Exception) -> str:
+    """Nothing was launched, so parameters are as they were; the text says what the program wants memory for."""
+    sizes = {"arena": plan.arena_bytes, "workspace": workspace_bytes}
+    sizes.update({f"output {index}": size for index, size in enumerate(plan.sizes("output"))})
+    largest = sorted(((size, name) for name, size in sizes.items() if size), reverse=True)[:5]
+    listed = ", ".join(f"{name} {size / 2**20:.1f} MiB" for size, name in largest)
+    return f"out of device memory: {fault}\n  the program's largest buffers: {listed}"
