@@ -292,6 +292,30 @@ def test_error_names_operation_line_and_reason():
         run_step(step)
 
 
+def test_unsigned_integers_are_refused():
+    step = Step()
+    step.output(step.op("neg", step.op("cast", step.input((3,), "u8"), dtype=float32)))
+    with pytest.raises(NovaError, match="kernels have no uint8"):
+        run_step(step)
+
+
+def test_clipping_by_the_global_norm():
+    """All gradients wait for the norm; its scale is one number that every update reads."""
+    step = Step()
+    states = [step.input((3, n), role="state") for n in (2, 3, 4, 5)]
+    gradients = [step.op("exp", s) for s in states]
+    total = None
+    for g in gradients:
+        part = step.op("sum", step.op("mul", g, g), dims=(0, 1), keepdim=False)
+        total = part if total is None else step.op("add", total, part)
+    scale = step.op("div", 1.0, step.op("add", step.op("sqrt", total), 1e-6))
+    for s, g in zip(states, gradients, strict=True):
+        step.assign(s, step.op("sub", s, step.op("mul", g, scale)))
+    step.output(total)
+    module = run_step(step)
+    assert anchors(module)["map"] == len(states)
+
+
 def test_color_puts_intervals_in_the_lowest_gap():
     offsets, total = plan_memory.color({1: [0, 1, 64], 2: [1, 2, 128], 3: [2, 3, 64]})
     assert (offsets, total) == ({2: 0, 1: 128, 3: 128}, 192)

@@ -93,8 +93,8 @@ def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...] | None
         return None
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_random_program(seed):
+def random_step(seed: int) -> Step:
+    """A program of NUM_NODES operations with three outputs and one update of state."""
     program = _Program(seed)
     for _ in range(NUM_NODES):
         program.grow()
@@ -103,4 +103,9 @@ def test_random_program(seed):
     state_shape = program.shape(program.state)
     new = program.pick(lambda shape: shape == state_shape)
     program.step.assign(program.state, program.step.op("add", new, 0.5))
-    kernels_support.run_step(program.step)
+    return program.step
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_program(seed):
+    kernels_support.run_step(random_step(seed))

@@ -118,13 +118,20 @@ def _loops_of(read: Read) -> tuple[int, ...] | None:
 def _merge_readers(groups: Groups, readers: list, large: str, small: str) -> bool:
     """Merge groups that see one value, a `small` one into a `large` one. Returns whether any did."""
     merged = False
-    for i, (root, loops) in enumerate(readers):
-        for j, (other, other_loops) in enumerate(readers):
-            a, b = groups.of[root.node.number], groups.of[other.node.number]
-            if a is b or a.anchor != large or b.anchor != small or (large == small and j < i):
-                continue
-            place = _place(a, root, loops, b, other, other_loops)
-            merged |= place is not None and groups.try_merge(a, b, place)
+    growing = [reader for reader in readers if groups.of[reader[0].node.number].anchor == large]
+    if not growing:
+        return False
+    for other, other_loops in readers:
+        b = groups.of[other.node.number]
+        if b.anchor != small or len(b.extents) > len(other_loops):
+            continue
+        for root, loops in growing:
+            a = groups.of[root.node.number]
+            if a is not b and (large != small or a.number < b.number):
+                place = _place(a, root, loops, b, other, other_loops)
+                if place is not None and groups.try_merge(a, b, place):
+                    merged = True
+                    break
     return merged
 
 

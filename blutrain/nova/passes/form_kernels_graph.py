@@ -146,6 +146,9 @@ def tensor_text(shape, dtype) -> str:
 
 def classify(node: Node) -> None:
     """Fill in kind and nest. Raises PassFault for an operation that no rule covers."""
+    for value in (*node.operands, *node.results):
+        if value.dtype.short.startswith("u"):
+            raise PassFault(node.op, f"{node.name} cannot be compiled: kernels have no {value.dtype.name}, cast before")
     if node.record is None or node.name in _STRUCTURAL:
         rule = _STRUCTURAL.get(node.name)
         if rule is None:
