@@ -1,0 +1,14 @@
+"""Contractions on sm_90a: TMA copies into a ring of shared-memory stages, warp-specialised wgmma, persistent blocks.
+
+One kernel body serves bf16, f16 and TF32, every operand layout, batches, epilogues and split K. It always computes
+tiles of D[p, q], p along the rows of wgmma and q along its columns:
+
+    shared form    p = m, q = n; both factors from shared memory. TF32: both contiguous along k; bf16: any layout
+    register form  TF32 with one factor contiguous along its own axis: that factor is p and passes through registers
+                   (p = n computes the product transposed); the other one, contiguous along k, is q
+
+Reading order: `problem` (what a kernel asks for), `schedule` and `configure` (the decisions), `tiles` (sizes and
+shared memory), `operands` (tensor maps, copies, descriptors), `builder` (text), `machine` (barriers, wgmma),
+`mainloop`, `values` and `epilogue` (from accumulators to results), `repack`, `split` and `columns` (the phases before
+and after), `contract` (the generator).
+"""

@@ -1,0 +1,238 @@
+"""Text of one kernel function: 32-bit index arithmetic with constants folded, inline PTX, and the module around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from blutrain.nova.emitter import Emitter
+
+Integer = int | str  # a number known now, or the name of an i32
+
+SHARED = "!llvm.ptr<3>"
+MAP_PARAMETER = "!llvm.ptr {llvm.align = 64 : i64, llvm.byval = !llvm.array<128 x i8>, nvvm.grid_constant}"
+
+
+def struct(dtype: str, count: int) -> str:
+    return f"!llvm.struct<({', '.join([dtype] * count)})>"
+
+
+class Builder(Emitter):
+    """An Emitter for device code: integers are i32 unless a name says otherwise."""
+
+    def name(self, value: Integer, type_: str = "i32") -> str:
+        if isinstance(value, str):
+            return value
+        bits = int(type_[1:])
+        wrapped = (value + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
+        return self.constant(str(wrapped), type_)
+
+    def _binary(self, op: str, a: Integer, b: Integer, type_: str = "i32") -> str:
+        return self.value(f"arith.{op} {self.name(a, type_)}, {self.name(b, type_)} : {type_}")
+
+    def add(self, a: Integer, b: Integer) -> Integer:
+        if isinstance(a, int) and isinstance(b, int):
+            return a + b
+        if a == 0 or b == 0:
+            return b if a == 0 else a
+        return self._binary("addi", a, b)
+
+    def sub(self, a: Integer, b: Integer) -> Integer:
+        if isinstance(b, int):
+            return self.add(a, -b)
+        return self._binary("subi", a, b)
+
+    def mul(self, a: Integer, b: Integer) -> Integer:
+        if isinstance(a, int) and isinstance(b, int):
+            return a * b
+        if a == 0 or b == 0:
+            return 0
+        if a == 1 or b == 1:
+            return b if a == 1 else a
+        return self._binary("muli", a, b)
+
+    def div(self, a: Integer, b: int) -> Integer:
+        if isinstance(a, int):
+            return a // b
+        return a if b == 1 else self._binary("divui", a, b)
+
+    def rem(self, a: Integer, b: Integer) -> Integer:
+        if isinstance(a, int) and isinstance(b, int):
+            return a % b
+        return 0 if b == 1 else self._binary("remui", a, b)
+
+    def quotient(self, a: Integer, b: Integer) -> Integer:
+        """Division by a value of the run."""
+        return self.div(a, b) if isinstance(b, int) else self._binary("divui", a, b)
+
+    def bits(self, op: str, a: Integer, b: Integer) -> Integer:
+        """andi, ori, xori, shli, shrui."""
+        return self._binary(op, a, b)
+
+    def minimum(self, a: Integer, b: Integer) -> Integer:
+        if isinstance(a, int) and isinstance(b, int):
+            return min(a, b)
+        return self._binary("minsi", a, b)
+
+    def compare(self, predicate: str, a: Integer, b: Integer) -> str:
+        return self.value(f"arith.cmpi {predicate}, {self.name(a)}, {self.name(b)} : i32")
+
+    def both(self, a: str | None, b: str | None) -> str | None:
+        """The conjunction of two conditions; None is always true."""
+        if a is None or b is None:
+            return b if a is None else a
+        return self.value(f"arith.andi {a}, {b} : i1")
+
+    def as_integer(self, condition: str) -> str:
+        return self.value(f"arith.extui {condition} : i1 to i32")
+
+    def select(self, condition: str, a: Integer, b: Integer) -> str:
+        return self.value(f"arith.select {condition}, {self.name(a)}, {self.name(b)} : i32")
+
+    def widen(self, value: Integer) -> str:
+        if isinstance(value, int):
+            return self.name(value, "i64")
+        return self.value(f"arith.extui {value} : i32 to i64")
+
+    # --- control
+
+    def repeat(
+        self,
+        lower: Integer,
+        upper: Integer,
+        step: Integer,
+        body: Callable[[str, list[str]], Sequence[str]],
+        carried: Sequence[tuple[str, str]] = (),
+    ) -> list[str]:
+        """`scf.for` over i32; see `Emitter.loop`."""
+        index, names = self.fresh(), [self.fresh() for _ in carried]
+        self._open()
+        values = list(body(index, names))
+        lines = self._close()
+        head = f"scf.for {index} = {self.name(lower)} to {self.name(upper)} step {self.name(step)}"
+        if not carried:
+            self.line(f"{head} : i32 {{")
+            results: list[str] = []
+        else:
+            result = self.fresh()
+            types = ", ".join(t for _, t in carried)
+            inits = ", ".join(f"{n} = {v}" for n, (v, _) in zip(names, carried, strict=True))
+            self.line(f"{result}:{len(carried)} = {head} iter_args({inits}) -> ({types}) : i32 {{")
+            lines.append("  " * (self.depth + 2) + f"scf.yield {', '.join(values)} : {types}")
+            results = [f"{result}#{i}" for i in range(len(carried))]
+        self.blocks[self.depth] += lines
+        self.line("}")
+        return results
+
+    def either(self, condition: str, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+        self.when(condition, then)
+        self._open()
+        otherwise()
+        lines = self._close()
+        last = self.blocks[self.depth].pop()
+        self.line(last.strip() + " else {")
+        self.blocks[self.depth] += lines
+        self.line("}")
+
+    def asm(self, text: str, constraints: str, arguments: Sequence[tuple[str, str]] = (), result: str = "") -> str:
+        """Inline PTX with side effects; `arguments` are (name, type). Lines are separated by newlines."""
+        escaped = text.replace("\n", "\\0A")
+        names, types = (", ".join(a[i] for a in arguments) for i in (0, 1))
+        call = f'llvm.inline_asm has_side_effects asm_dialect = att "{escaped}", "{constraints}" {names} : ({types})'
+        if not result:
+            self.line(f"{call} -> ()")
+            return ""
+        return self.value(f"{call} -> {result}")
+
+    def pure_asm(self, text: str, constraints: str, arguments: Sequence[tuple[str, str]], result: str) -> str:
+        """Inline PTX that only computes."""
+        names, types = (", ".join(a[i] for a in arguments) for i in (0, 1))
+        return self.value(f'llvm.inline_asm asm_dialect = att "{text}", "{constraints}" {names} : ({types}) -> {result}')
+
+    def unpack(self, value: str, dtype: str, count: int) -> list[str]:
+        type_ = struct(dtype, count)
+        return [self.value(f"llvm.extractvalue {value}[{i}] : {type_}") for i in range(count)]
+
+    # --- memory
+
+    def shared_pointer(self, address: Integer) -> str:
+        return self.value(f"llvm.inttoptr {self.name(address)} : i32 to {SHARED}")
+
+    def pointer(self, base: str, offset: str | int, dtype: str) -> str:
+        """`base` advanced by `offset` elements (an i64 name or a number)."""
+        if offset == 0:
+            return base
+        step = str(offset) if isinstance(offset, int) else offset
+        operands = f"[{step}]" if isinstance(offset, int) else f"[{offset}]"
+        types = "(!llvm.ptr) -> !llvm.ptr" if isinstance(offset, int) else "(!llvm.ptr, i64) -> !llvm.ptr"
+        return self.value(f"llvm.getelementptr {base}{operands} : {types}, {dtype}")
+
+    def load(self, pointer: str, type_: str, alignment: int, constant: bool = False) -> str:
+        invariant = " invariant" if constant else ""
+        return self.value(f"llvm.load {pointer}{invariant} {{alignment = {alignment} : i64}} : !llvm.ptr -> {type_}")
+
+    def store(self, value: str, pointer: str, type_: str, alignment: int) -> None:
+        self.line(f"llvm.store {value}, {pointer} {{alignment = {alignment} : i64}} : {type_}, !llvm.ptr")
+
+    def element(self, vector: str, lane: int, dtype: str, lanes: int) -> str:
+        at = self.name(lane)
+        return self.value(f"llvm.extractelement {vector}[{at} : i32] : vector<{lanes}x{dtype}>")
+
+    def vector(self, elements: Sequence[str], dtype: str) -> str:
+        type_ = f"vector<{len(elements)}x{dtype}>"
+        result = self.value(f"llvm.mlir.undef : {type_}")
+        for i, x in enumerate(elements):
+            result = self.value(f"llvm.insertelement {x}, {result}[{self.name(i)} : i32] : {type_}")
+        return result
+
+    def shuffle_xor(self, value: str, mask: int) -> str:
+        """The f32 `value` of the lane whose number differs in `mask`."""
+        word = self.value(f"llvm.bitcast {value} : f32 to i32")
+        other = self.value(
+            f"nvvm.shfl.sync bfly {self.name(-1)}, {word}, {self.name(mask)}, {self.name(31)} : i32 -> i32"
+        )
+        return self.value(f"llvm.bitcast {other} : i32 to f32")
+
+
+class Module:
+    """A `gpu.module @kernels` of kernel functions that all take the parameters of one nova.kernel."""
+
+    def __init__(self, num_pointers: int):
+        self.num_pointers = num_pointers
+        self.functions: list[str] = []
+
+    def add(self, symbol: str, out: Builder, threads: int, num_maps: int = 0, cluster: int = 1, shared: int = 0) -> None:
+        """The function around a body. `shared`: bytes of static shared memory, named @<symbol>_shared."""
+        maps = [f"%map{i}: {MAP_PARAMETER}" for i in range(num_maps)]
+        pointers = [f"%p{i}: !llvm.ptr" for i in range(self.num_pointers)]
+        parameters = ", ".join([*maps, *pointers, "%workspace: !llvm.ptr", "%predicate: !llvm.ptr"])
+        attributes = f"nvvm.kernel, nvvm.reqntid = array<i32: {threads}>, nvvm.minctasm = 1 : i32"
+        if cluster > 1:
+            attributes += f", nvvm.cluster_dim = array<i32: {cluster}, 1, 1>"
+        if shared:
+            self.functions.append(
+                f"llvm.mlir.global internal @{symbol}_shared() {{addr_space = 3 : i32, alignment = 16 : i64, "
+                f"dso_local}} : !llvm.array<{shared} x i8>"
+            )
+        self.functions.append(
+            f"llvm.func @{symbol}({parameters}) attributes {{{attributes}}} {{\n{_GUARD}^body:\n{out.function_body()}\n"
+            "  llvm.br ^exit\n^exit:\n  llvm.return\n}"
+        )
+
+    def text(self) -> str:
+        return (
+            "gpu.module @kernels {\n"
+            "llvm.mlir.global external @shared() {addr_space = 3 : i32, alignment = 1024 : i64, dso_local} "
+            ": !llvm.array<0 x i8>\n" + "\n".join(self.functions) + "\n}\n"
+        )
+
+
+# A kernel whose predicate is set returns at once.
+_GUARD = """  %none = llvm.mlir.zero : !llvm.ptr
+  %guarded = llvm.icmp "ne" %predicate, %none : !llvm.ptr
+  llvm.cond_br %guarded, ^check, ^body
+^check:
+  %flag = llvm.load %predicate : !llvm.ptr -> i32
+  %zero = llvm.mlir.constant(0 : i32) : i32
+  %skip = llvm.icmp "ne" %flag, %zero : i32
+  llvm.cond_br %skip, ^exit, ^body
+"""

@@ -1,0 +1,170 @@
+"""Chooses the schedule of a contraction on sm_90a in closed form, and predicts its time. No search on a device.
+
+Every candidate of a small space is priced by one model and the cheapest taken. The model: the busiest SM does
+`waves` tiles; a tile costs its k-steps at the rate of the tensor core for its shape (or at the rate at which the L2
+delivers its operands, whichever is slower), plus its epilogue where nothing hides it; the whole product costs at
+least its memory traffic; phases and launches add constants. Constants fitted to measurements on an H200 stand at the
+top with their meaning.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import lru_cache
+
+from blutrain.nova.gpu.hopper.epilogue import staged_stores
+from blutrain.nova.gpu.hopper.problem import Problem
+from blutrain.nova.gpu.hopper.schedule import Schedule
+from blutrain.nova.gpu.hopper.tiles import STAGING_BYTES, Tiles
+from blutrain.nova.kernel import ITEM_BYTES, Unsupported
+
+CLOCK_GHZ = 1.755  # under load
+# Cycles of one k-step (128 bytes of k) of a tile: rows * columns / 32 at the tensor core's full rate.
+PRODUCTS_PER_CYCLE = 32.0
+STEP_SLACK = {"shared": 1.08, "register": 1.22}  # over that, measured in steady state
+LAUNCH_US = 2.0  # of a kernel in a graph, until its first tile is under way
+FILL_CYCLES = 1400.0  # latency of the first k-step: tensor map, TMA, first wgmma
+EPILOGUE_CYCLES = 0.085  # per element of a tile and byte of result, by one warpgroup pair
+L2_BYTES_PER_CYCLE = 42.0  # that one SM takes from the L2 when all do
+STREAM_GB_S = 0.88  # of the memory bandwidth that a product's traffic reaches
+PHASE_US = 2.2  # of a phase before or after
+MAX_SPLIT = 16
+TILE_SHAPES = {
+    "cooperative": ((256, 128), (128, 256), (256, 160), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64)),
+    "pingpong": ((128, 128), (64, 256), (64, 192), (64, 128), (64, 64), (128, 96), (128, 64)),
+    "register": ((128, 256), (128, 192), (128, 128), (64, 128), (64, 256)),
+    "register wide": ((192, 192), (128, 192), (64, 192)),
+}  # register: (q, p); "wide": three consumers
+MIN_STAGES, MAX_STAGES = 3, 8
+
+
+def tiles_of(problem: Problem, schedule: Schedule, facts) -> Tiles:
+    contract = problem.contract
+    tiles = Tiles(problem, schedule, facts.shared_bytes_per_block, facts.sms, len(contract.reductions))
+    return tiles if staged_stores(tiles) else Tiles(
+        problem, schedule, facts.shared_bytes_per_block, facts.sms, len(contract.reductions), staged=False
+    )
+
+
+def configure(problem: Problem, facts) -> Schedule:
+    """The cheapest candidate; ties go to the first. Raises `Unsupported` where none fits."""
+    best: tuple[float, Schedule] | None = None
+    for schedule in candidates(problem, facts):
+        tiles = tiles_of(problem, schedule, facts)
+        if tiles.problem_with_schedule():
+            continue
+        cost = predict_us(tiles, facts)
+        if best is None or cost < best[0] * (1 - 1e-9):
+            best = cost, schedule
+    if best is None:
+        raise Unsupported("hopper: no schedule fits")
+    return best[1]
+
+
+def candidates(problem: Problem, facts):
+    """All schedules that the model prices, with as many stages as fit."""
+    for repack in _repacks(problem):
+        for variant, tile_m, tile_n in _shapes(problem, repack):
+            consumers = 3 if variant == "register wide" else 2
+            for split, where in _splits(problem, tile_m, tile_n, variant, facts):
+                for staging in (2, 1):
+                    schedule = Schedule(
+                        tile_m, tile_n, MIN_STAGES, consumers, variant == "pingpong", 8, split, where, repack, staging
+                    )
+                    stages = _stages(problem, schedule, facts)
+                    if stages >= MIN_STAGES:
+                        yield _with(schedule, stages=stages, group_m=_group(problem, schedule))
+                        break
+
+
+def _repacks(problem: Problem) -> list[str]:
+    """Which factor a first phase makes k-major: the smaller one, where both TF32 factors run along their own axis."""
+    if problem.dtype != "tf32" or problem.rows.k_major or problem.columns.k_major:
+        return [""]
+    return ["m" if problem.m <= problem.n else "n"]
+
+
+def _shapes(problem: Problem, repack: str):
+    own = [s.axis for s in (problem.rows, problem.columns) if not s.k_major and s.axis != repack]
+    if problem.dtype != "tf32" or not own:
+        for variant in ("cooperative", "pingpong"):
+            yield from ((variant, m, n) for m, n in TILE_SHAPES[variant])
+        return
+    for variant in ("register", "register wide"):
+        for q, p in TILE_SHAPES[variant]:
+            yield (variant, q, p) if own[0] == "n" else (variant, p, q)
+
+
+def _splits(problem: Problem, tile_m: int, tile_n: int, variant: str, facts) -> list[tuple[int, str]]:
+    tiles = problem.batch * math.ceil(problem.m / tile_m) * math.ceil(problem.n / tile_n)
+    steps = math.ceil(problem.k * problem.item / 128)
+    found = [(1, "workspace")]
+    if problem.contract.reductions or tiles > facts.sms:
+        return found
+    most = min(MAX_SPLIT, steps // 8, math.ceil(2 * facts.sms / tiles))
+    for split in range(2, most + 1):
+        if split <= 8 and variant != "pingpong":
+            found.append((split, "cluster"))
+        found.append((split, "workspace"))
+    return found
+
+
+def _stages(problem: Problem, schedule: Schedule, facts) -> int:
+    tiles = tiles_of(problem, schedule, facts)
+    fixed = tiles.staging_bytes + tiles.sums_bytes
+    room = facts.shared_bytes_per_block - fixed - 16 * MAX_STAGES
+    return min(MAX_STAGES, room // tiles.stage_bytes)
+
+
+def _group(problem: Problem, schedule: Schedule) -> int:
+    """Row tiles walked before the next column tile: about as many as make a wave's footprint square, at most 32."""
+    rows = math.ceil(problem.m / schedule.tile_m)
+    columns = math.ceil(problem.n / schedule.tile_n)
+    if columns > 64:
+        return min(rows, 32)
+    return min(rows, 8)
+
+
+def _with(schedule: Schedule, **changes) -> Schedule:
+    import dataclasses
+
+    return dataclasses.replace(schedule, **changes)
+
+
+def predict_us(tiles: Tiles, facts) -> float:
+    """Microseconds of one launch of all phases."""
+    problem, s = tiles.problem, tiles.schedule
+    form = "register" if tiles.in_registers else "shared"
+    area = s.tile_m * s.tile_n
+    step = area / PRODUCTS_PER_CYCLE * STEP_SLACK[form]
+    step = max(step, tiles.stage_bytes / L2_BYTES_PER_CYCLE, 64.0)
+    work = tiles.k_steps * step
+    out_bytes = sum(ITEM_BYTES[st.access.dtype] for st in problem.contract.stores)
+    finish = area * EPILOGUE_CYCLES * (out_bytes if s.split == 1 else 4) * (2 if tiles.in_registers else 1)
+    waves = math.ceil(tiles.total_tiles / _concurrent(tiles, facts))
+    # Ping-pong hides the epilogue of all tiles but the last behind the other consumer's products.
+    cycles = waves * work + finish if s.pingpong else waves * (work + finish)
+    if s.pingpong:
+        cycles = max(cycles, waves * finish / 2 + work)
+    us = (cycles + FILL_CYCLES) / (CLOCK_GHZ * 1e3)
+    memory = problem.contract.kernel.bytes / (facts.mem_gb_s * STREAM_GB_S * 1e3)
+    us = max(us, memory) + LAUNCH_US
+    if tiles.in_workspace:
+        us += PHASE_US + 2 * tiles.partials_bytes / (facts.mem_gb_s * 1.2e3)
+    if s.repack:
+        us += PHASE_US + 2 * tiles.repacked_bytes / (facts.mem_gb_s * 0.8e3)
+    if problem.contract.reductions:
+        us += PHASE_US
+    return us
+
+
+def _concurrent(tiles: Tiles, facts) -> int:
+    if not tiles.clustered:
+        return facts.sms
+    clusters = dict(facts.max_clusters).get(tiles.cluster, facts.sms // tiles.cluster)
+    return clusters * tiles.cluster
+
+
+__all__ = ["STAGING_BYTES", "candidates", "configure", "predict_us", "tiles_of"]
+_ = (itertools, lru_cache)

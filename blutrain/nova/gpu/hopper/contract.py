@@ -1,0 +1,121 @@
+"""The generator of contract kernels for sm_90a: `supports`, `configure`, `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from blutrain.nova.clone import check_block
+from blutrain.nova.cpu.contract_finish import Combiner
+from blutrain.nova.gpu.hopper import columns, configure as configurator, repack, split
+from blutrain.nova.gpu.hopper.builder import Builder, Module
+from blutrain.nova.gpu.hopper.epilogue import Epilogue, staged_stores, store_map
+from blutrain.nova.gpu.hopper.machine import cluster_barrier
+from blutrain.nova.gpu.hopper.mainloop import emit_main
+from blutrain.nova.gpu.hopper.operands import copies
+from blutrain.nova.gpu.hopper.problem import Problem, read_problem
+from blutrain.nova.gpu.hopper.schedule import Schedule
+from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
+from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase, TensorMap
+from blutrain.nova.kernel import Kernel, Unsupported
+
+TARGET = "sm_90a"
+
+
+def supports(kernel: Kernel, facts) -> str | None:
+    """None, or why this family does not take the kernel (the sm_80 family may)."""
+    if facts.arch != TARGET:
+        return f"hopper: needs {TARGET}, the target is {facts.arch}"
+    try:
+        problem = read_problem(kernel)
+        for generic in kernel.generics:
+            check_block(generic.block)
+        for reduction in problem.contract.reductions:
+            if Combiner(reduction).dtype != "f32":
+                return "hopper: a column reduction that is not f32"
+        configurator.configure(problem, facts)
+    except Unsupported as reason:
+        return str(reason)
+    return None
+
+
+def configure(kernel: Kernel, facts) -> dict[str, Any]:
+    """The schedule, as entries of `#nova.lowering_config`: the fields of `Schedule`."""
+    return configurator.configure(read_problem(kernel), facts).to_config()
+
+
+def generate(kernel: Kernel, facts, config: dict[str, Any]) -> GpuKernel:
+    """The kernel's code under a schedule. Raises `Unsupported` where the schedule does not fit the kernel."""
+    problem = read_problem(kernel)
+    schedule = Schedule.from_config(config)
+    tiles = configurator.tiles_of(problem, schedule, facts)
+    tiles.check()
+    module = Module(len(kernel.operands) + len(kernel.results))
+    phases: list[GpuPhase] = []
+
+    def phase(
+        part: str, grid: tuple[int, int, int], threads: int, emit: Callable[[Builder, str], None],
+        maps: tuple[TensorMap, ...] = (), static: int = 0, dynamic: int = 0, cluster: int = 1,
+    ) -> None:  # fmt: skip
+        symbol, out = f"{kernel.symbol}_{part}", Builder()
+        emit(out, symbol)
+        module.add(symbol, out, threads, len(maps), cluster, static)
+        phases.append(GpuPhase(symbol, grid, threads, cluster, dynamic, maps))
+
+    if schedule.repack:
+        grid = repack.grid(tiles)
+        phase("repack", grid, repack.THREADS, lambda o, s: repack.emit_repack(o, tiles, s), static=repack.shared_bytes())
+    maps = tensor_maps(tiles)
+    grid = (tiles.blocks, 1, 1)
+    shared, cluster = tiles.total_shared_bytes, tiles.cluster
+    phase("product", grid, tiles.threads, lambda o, _: _emit_product(o, tiles), maps, 0, shared, cluster)
+    if tiles.in_workspace:
+        phase("sum", (split.sum_blocks(tiles), 1, 1), WARPGROUP, lambda o, _: split.emit_sum(o, tiles))
+    if problem.contract.reductions:
+        blocks, bytes_ = columns.blocks(tiles), columns.shared_bytes()
+        emit = lambda o, s: columns.emit_columns(o, tiles, s)  # noqa: E731
+        phase("columns", (blocks, 1, 1), columns.THREADS, emit, static=bytes_)
+    return GpuKernel(
+        text=module.text(),
+        target=TARGET,
+        phases=tuple(phases),
+        workspace_bytes=tiles.workspace_bytes,
+        bytes=kernel.bytes,
+        flops=2 * problem.batch * problem.m * problem.n * problem.k,
+        predicted_us=configurator.predict_us(tiles, facts),
+        schedule=describe(tiles),
+    )
+
+
+def tensor_maps(tiles: Tiles) -> tuple[TensorMap, ...]:
+    """Of the factors along p and q, then of the staged results."""
+    factors = [copies(tiles, axis).map for axis in (tiles.p_axis, tiles.q_axis)]
+    maps = (*factors, *(store_map(tiles, s) for s in staged_stores(tiles)))
+    for map_ in maps:
+        if problem := map_.problem():
+            raise Unsupported(f"hopper: tensor map: {problem}")
+    return maps
+
+
+def _emit_product(out: Builder, tiles: Tiles) -> None:
+    if tiles.clustered:
+        emit_main(out, tiles, 0, split.emit_cluster_sum(out, tiles), lambda _: cluster_barrier(out))
+    elif tiles.in_workspace:
+        emit_main(out, tiles, 0, split.emit_partial(out, tiles), lambda _: None)
+    else:
+        epilogue = Epilogue(out, tiles)
+        emit_main(out, tiles, len(epilogue.staged), epilogue, epilogue.finish)
+
+
+def describe(tiles: Tiles) -> str:
+    """`tf32 128x192x32 cooperative, 5 stages, split 4 (cluster)`, for explain."""
+    s, problem = tiles.schedule, tiles.problem
+    parts = [f"{problem.dtype} {s.tile_m}x{s.tile_n}x{tiles.k_tile} {'ping-pong' if s.pingpong else 'cooperative'}"]
+    parts += [f"{s.stages} stages", f"{s.consumers} consumers"] if s.consumers != 2 else [f"{s.stages} stages"]
+    parts += [f"{tiles.register_axis} in registers"] if tiles.in_registers else []
+    parts += [f"split {s.split} ({s.split_in})"] if s.split > 1 else []
+    parts += [f"{s.repack} repacked"] if s.repack else []
+    return ", ".join(parts)
+
+
+__all__ = ["Problem", "configure", "generate", "supports"]

@@ -1,0 +1,360 @@
+"""From a tile's sums to the results: expressions on accumulators, then stores.
+
+Results whose rows TMA can write leave through staging buffers in shared memory, in blocks of 64 rows; all others
+straight from registers. Column reductions leave one row of partial sums of each share of rows in the workspace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blutrain.nova.cpu.contract_finish import Combiner
+from blutrain.nova.cpu.contract_form import Contract, Store
+from blutrain.nova.cpu.contract_value import linear_step
+from blutrain.nova.gpu.hopper import machine
+from blutrain.nova.gpu.hopper.builder import SHARED, Builder, Integer
+from blutrain.nova.gpu.hopper.mainloop import Consumer, Place
+from blutrain.nova.gpu.hopper.operands import fragment_row
+from blutrain.nova.gpu.hopper.problem import TMA_ALIGNMENT
+from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS
+from blutrain.nova.gpu.hopper.tiles import STAGING_BYTES, WARPGROUP, Tiles
+from blutrain.nova.gpu.hopper.values import Origin, Run, Values
+from blutrain.nova.gpu.kernel import TensorMap
+from blutrain.nova.kernel import ITEM_BYTES, Operand
+
+STAGED_DTYPES = ("f32", "bf16", "f16")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of the result and the accumulators that hold it."""
+
+    run: Run
+    accumulators: tuple[int, ...]
+
+
+def pieces(tiles: Tiles) -> list[list[Piece]]:
+    """What one thread holds of a tile, in chunks that belong together: (row block, group of columns).
+
+    The accumulators of a wgmma (PTX ISA, "Register fragments"): [block of rows][8 columns][row half][2 columns].
+    """
+    per_block = tiles.accumulators_per_block
+    if tiles.p_axis == "n":  # transposed: a thread's rows are columns of the result, 2 * blocks neighbours
+        lanes = 2 * tiles.blocks_p
+        rows = [
+            Piece(
+                Run(8 * b + e, 0, lanes),
+                tuple(i // 2 * per_block + 4 * b + 2 * (i % 2) + e for i in range(lanes)),
+            )
+            for b in range(tiles.q_tile // 8)
+            for e in range(2)
+        ]
+        return [rows[i : i + 8] for i in range(0, len(rows), 8)]
+    chunks = []
+    columns = chunk_columns(tiles)
+    for block in range(tiles.blocks_p):
+        for first in range(0, tiles.q_tile, columns):
+            chunk = []
+            for b in range(first // 8, (first + columns) // 8):
+                for half in range(2):
+                    row = 2 * block + half if tiles.in_registers else CONSUMER_ROWS * block + 8 * half
+                    at = block * per_block + 4 * b + 2 * half
+                    chunk.append(Piece(Run(row, 8 * b, 2), (at, at + 1)))
+            chunks.append(chunk)
+    return chunks
+
+
+def chunk_columns(tiles: Tiles) -> int:
+    """Columns of a chunk: 128 bytes of the widest staged result, 32 where none is staged."""
+    items = [ITEM_BYTES[s.access.dtype] for s in staged_stores(tiles)]
+    wide = 64 if items and max(items) == 2 else 32
+    return wide if tiles.q_tile % wide == 0 else 32
+
+
+def thread_origin(out: Builder, tiles: Tiles, place_m: Integer, place_n: Integer, batch: Integer, consumer: Consumer) -> Origin:
+    """The first row and column that a thread holds of the tile at (place_m, place_n)."""
+    thread = consumer.thread
+    pair = out.mul(out.bits("andi", thread.lane, 3), 2)
+    if tiles.in_registers:
+        p = fragment_row(out, tiles, thread, consumer.slot)
+    else:
+        warp = out.bits("andi", thread.warp, 3)
+        p = out.add(out.mul(consumer.slot, CONSUMER_ROWS * tiles.blocks_p), out.mul(warp, 16))
+        p = out.add(p, out.bits("shrui", thread.lane, 2))
+    m, n = (p, pair) if tiles.p_axis == "m" else (pair, p)
+    ragged = frozenset(axis for axis in "mn" if tiles.is_ragged(axis))
+    return Origin(out.add(place_m, m), out.add(place_n, n), batch, ragged)
+
+
+def staged_stores(tiles: Tiles) -> list[Store]:
+    if tiles.in_registers or tiles.schedule.split > 1:
+        return []
+    return [s for s in tiles.problem.contract.stores if is_staged(tiles.problem.contract, s)]
+
+
+def is_staged(contract: Contract, store: Store) -> bool:
+    """Can TMA write this result: rows contiguous along n, rows and batches 16 bytes apart."""
+    access, item = store.access, ITEM_BYTES[store.access.dtype]
+    if access.dtype not in STAGED_DTYPES or access.offset * item % TMA_ALIGNMENT:
+        return False
+    steps = []
+    for axis in ("n", "m", "batch"):
+        dims = contract.axes[axis]
+        step = linear_step([contract.generic.extents[d] for d in dims], [access.strides[d] for d in dims])
+        if step is None:
+            return False
+        steps.append(step if contract.extent(axis) > 1 else 0)
+    n, m, batch = steps
+    if n != 1 and contract.extent("n") > 1:
+        return False
+    return m * item % TMA_ALIGNMENT == 0 and batch * item % TMA_ALIGNMENT == 0 and m >= 0 and batch >= 0
+
+
+def store_map(tiles: Tiles, store: Store) -> TensorMap:
+    contract, access = tiles.problem.contract, store.access
+    item = ITEM_BYTES[access.dtype]
+    row_bytes = chunk_columns(tiles) * item
+
+    def stride(axis: str, least: int) -> int:
+        dims = contract.axes[axis]
+        step = linear_step([contract.generic.extents[d] for d in dims], [access.strides[d] for d in dims]) or 0
+        return step * item if contract.extent(axis) > 1 else -(-least // TMA_ALIGNMENT) * TMA_ALIGNMENT
+
+    m_stride = stride("m", tiles.problem.n * item)
+    batched = tiles.problem.batch > 1
+    assert isinstance(access.source, Operand)
+    return TensorMap(
+        operand=access.source.index,
+        offset=access.offset * item,
+        dtype=access.dtype,
+        extents=(tiles.problem.n, tiles.problem.m, *([tiles.problem.batch] if batched else [])),
+        strides_bytes=(m_stride, *([stride("batch", 0)] if batched else [])),
+        box=(chunk_columns(tiles), CONSUMER_ROWS, *([1] if batched else [])),
+        swizzle=row_bytes,
+    )
+
+
+class Epilogue:
+    """Emits the end of a tile; an instance may be called once for each place in the code."""
+
+    def __init__(self, out: Builder, tiles: Tiles):
+        self.out, self.tiles, self.contract = out, tiles, tiles.problem.contract
+        self.staged = staged_stores(tiles)
+        self.direct = [s for s in self.contract.stores if s not in self.staged]
+        self.combiners = [Combiner(r) for r in self.contract.reductions]
+
+    def __call__(self, sums: list[str], place: Place, consumer: Consumer) -> None:
+        out, tiles = self.out, self.tiles
+        origin = thread_origin(out, tiles, place.m, place.n, place.batch, consumer)
+        partial = ColumnSums(self, place, consumer, origin) if self.combiners else None
+        staging = _Staging(out, tiles, self.staged, place, consumer) if self.staged else None
+        for chunk in pieces(tiles):
+            self.chunk(chunk, lambda i: sums[i], origin, staging, partial)
+        if partial is not None:
+            partial.finish()
+
+    def chunk(self, chunk, accumulator, origin: Origin, staging=None, partial=None) -> None:
+        """`accumulator(i)` names the sum in register i. Loads come before stores: a result may alias an operand."""
+        out = self.out
+        values = Values(out, self.contract, origin)
+        stored = []
+        for piece in chunk:
+            total = out.vector([accumulator(i) for i in piece.accumulators], "f32")
+            if self.contract.init is not None:
+                type_ = f"vector<{piece.run.lanes}xf32>"
+                total = out.value(f"arith.addf {values.value(self.contract.init, piece.run)}, {total} : {type_}")
+            stored.append([values.value(s.value, piece.run, total) for s in (*self.staged, *self.direct)])
+            if partial is not None:
+                partial.add(values, piece, total)
+        for i, store in enumerate(self.staged):
+            staging.store(store, chunk, [row[i] for row in stored])
+        for piece, row in zip(chunk, stored, strict=True):
+            for value, store in zip(row[len(self.staged) :], self.direct, strict=True):
+                values.store(value, store.access, piece.run)
+
+    def finish(self, consumer: Consumer) -> None:
+        """No block may end while TMA still reads its shared memory."""
+        if self.staged:
+            leads = self.out.compare("eq", consumer.lane_in_group, 0)
+            self.out.when(leads, lambda: self.out.line("nvvm.cp.async.bulk.wait_group 0"))
+
+
+class _Staging:
+    """Blocks of 64 rows on their way from a consumer's registers to memory: a ring of buffers of its own."""
+
+    def __init__(self, out: Builder, tiles: Tiles, stores: list[Store], place: Place, consumer: Consumer):
+        self.out, self.tiles, self.stores, self.place, self.consumer = out, tiles, stores, place, consumer
+        self.buffers = tiles.schedule.staging
+        self.columns = chunk_columns(tiles)
+        self.total = len(stores) * tiles.blocks_p * (tiles.q_tile // self.columns)
+        self.count = 0
+        first = out.add(consumer.thread.shared, tiles.staging_offset)
+        self.base = out.add(first, out.mul(consumer.number, self.buffers * STAGING_BYTES))
+        self.barrier = out.add(consumer.number, machine.CONSUMER_BARRIER)
+        self.leads = out.compare("eq", consumer.lane_in_group, 0)
+
+    def store(self, store: Store, chunk: list[Piece], values: list[str]) -> None:
+        out, item = self.out, ITEM_BYTES[store.access.dtype]
+        buffer = out.add(self.base, self.count % self.buffers * STAGING_BYTES)
+        pending = self._still_reading()
+        out.when(self.leads, lambda: out.line(f"nvvm.cp.async.bulk.wait_group {pending} {{read}}"))
+        machine.named_barrier(out, self.barrier, WARPGROUP)
+        write = self._write_pairs if item == 4 else self._write_matrices
+        write(buffer, chunk, values, store.access.dtype)
+        out.line(
+            "nvvm.fence.proxy { kind = #nvvm.proxy_kind<async.shared>, space = #nvvm.shared_space<cta>}"
+        )
+        machine.named_barrier(out, self.barrier, WARPGROUP)
+        out.when(self.leads, lambda: self._send(store, chunk, buffer))
+        self.count += 1
+
+    def _still_reading(self) -> int:
+        """Groups committed after the one that last used this buffer (in this tile or the one before): they may run."""
+        if self.count >= self.buffers:
+            return self.buffers - 1
+        last = max(i for i in range(self.count, self.total, self.buffers)) if self.count < self.total else self.count
+        return self.total - 1 - last + self.count
+
+    def _send(self, store: Store, chunk: list[Piece], buffer: Integer) -> None:
+        out, run = self.out, chunk[0].run
+        shared = out.mul(self.consumer.slot, CONSUMER_ROWS * self.tiles.blocks_p)
+        row = out.add(out.add(self.place.m, shared), run.row)
+        coordinates = [out.add(self.place.n, run.column), row]
+        if self.tiles.problem.batch > 1:
+            coordinates.append(self.place.batch)
+        box = ", ".join(out.name(c) for c in coordinates)
+        map_name = f"%map{2 + self.stores.index(store)}"
+        out.line(
+            f"nvvm.cp.async.bulk.tensor.global.shared.cta {map_name}, {out.shared_pointer(buffer)}, box[{box}] "
+            f": !llvm.ptr, {SHARED}"
+        )
+        out.line("nvvm.cp.async.bulk.commit.group")
+
+    def _swizzle(self, row: Integer, row_bytes: int) -> Integer:
+        """What the 16-byte column of a row is xored with (128- and 64-byte patterns)."""
+        if row_bytes == 128:
+            return self.out.bits("andi", row, 7)
+        return self.out.bits("andi", self.out.bits("shrui", row, 1), 3)
+
+    def _write_pairs(self, buffer: Integer, chunk: list[Piece], values: list[str], dtype: str) -> None:
+        """f32: two neighbours a store."""
+        out, thread = self.out, self.consumer.thread
+        row_bytes = self.columns * 4
+        row, pair = out.bits("shrui", thread.lane, 2), out.bits("andi", thread.lane, 3)
+        warp_row = out.add(out.mul(out.bits("andi", thread.warp, 3), 16), row)
+        base = out.add(out.add(buffer, out.mul(warp_row, row_bytes)), out.mul(out.bits("andi", pair, 1), 8))
+        column = out.mul(out.bits("xori", out.bits("shrui", pair, 1), self._swizzle(row, row_bytes)), 16)
+        for piece, value in zip(chunk, values, strict=True):
+            block = (piece.run.column - chunk[0].run.column) // 8
+            address = out.name(out.add(base, out.bits("xori", column, 32 * block)))
+            offset = (piece.run.row - chunk[0].run.row) * row_bytes
+            elements = [(out.element(value, lane, dtype, 2), "f32") for lane in range(2)]
+            out.asm(f"st.shared.v2.f32 [$0+{offset}], {{$1,$2}};", "r,f,f,~{memory}", [(address, "i32"), *elements])
+
+    def _write_matrices(self, buffer: Integer, chunk: list[Piece], values: list[str], dtype: str) -> None:
+        """16-bit: stmatrix, four 8 x 8 blocks at a time: (rows 0-7, 8-15) x (columns 0-7, 8-15)."""
+        out, thread = self.out, self.consumer.thread
+        row_bytes = self.columns * 2
+        eight = out.bits("andi", thread.lane, 7)
+        row = out.add(eight, out.mul(out.bits("andi", out.bits("shrui", thread.lane, 3), 1), 8))
+        warp_row = out.add(out.mul(out.bits("andi", thread.warp, 3), 16), row)
+        base = out.add(buffer, out.mul(warp_row, row_bytes))
+        column = out.mul(out.bits("xori", out.bits("shrui", thread.lane, 4), self._swizzle(eight, row_bytes)), 16)
+        for i in range(0, len(chunk), 4):
+            words = [out.value(f"llvm.bitcast {v} : vector<2x{dtype}> to i32") for v in values[i : i + 4]]
+            address = out.name(out.add(base, out.bits("xori", column, 32 * (i // 4))))
+            text = "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1,$2,$3,$4};"
+            out.asm(text, "r,r,r,r,r,~{memory}", [(address, "i32"), *((w, "i32") for w in words)])
+
+
+class ColumnSums:
+    """Partial sums over the rows of one share of a tile: registers, then lanes, then the warps in order."""
+
+    def __init__(self, epilogue: Epilogue, place: Place, consumer: Consumer, origin: Origin):
+        self.out, self.tiles, self.epilogue = epilogue.out, epilogue.tiles, epilogue
+        self.place, self.consumer, self.origin = place, consumer, origin
+        # columns of the thread -> running sum, for each reduction
+        self.sums: list[dict[int, str]] = [{} for _ in epilogue.combiners]
+
+    def add(self, values: Values, piece: Piece, total: str) -> None:
+        out = self.out
+        for number, (reduction, combiner) in enumerate(
+            zip(self.epilogue.contract.reductions, self.epilogue.combiners, strict=True)
+        ):
+            vector = combiner.value(values, reduction, piece.run, total)
+            inside = values.row_inside(piece.run)
+            for lane in range(piece.run.lanes):
+                element = out.element(vector, lane, "f32", piece.run.lanes)
+                if inside is not None:
+                    neutral = out.constant(combiner.neutral, "f32")
+                    element = out.value(f"arith.select {inside}, {element}, {neutral} : f32")
+                column = piece.run.column + lane
+                before = self.sums[number].get(column)
+                self.sums[number][column] = element if before is None else combiner.combine(out, before, element, 0)
+
+    def finish(self) -> None:
+        out, tiles = self.out, self.tiles
+        masks = (4, 8, 16) if tiles.p_axis == "m" else (1, 2)  # lanes that hold the same columns
+        for number, combiner in enumerate(self.epilogue.combiners):
+            columns = {}
+            for column, value in self.sums[number].items():
+                for mask in masks:
+                    value = combiner.combine(out, value, out.shuffle_xor(value, mask), 0)
+                columns[column] = value
+            if tiles.p_axis == "m":
+                self._across_warps(number, combiner, columns)
+            else:
+                group = out.bits("andi", self.consumer.thread.lane, 3)
+                out.when(out.compare("eq", group, 0), lambda n=number, c=columns: self._write(n, c))
+
+    def _row(self) -> Integer:
+        """The row of partial sums that this consumer writes."""
+        out, tiles = self.out, self.tiles
+        tile_row = out.div(self.place.m, tiles.schedule.tile_m)
+        row = out.add(out.mul(self.place.batch, tiles.tiles_m), tile_row)
+        if tiles.p_axis == "n":
+            return row
+        return out.add(out.mul(row, tiles.schedule.slots), self.consumer.slot)
+
+    def _target(self, number: int, column: Integer) -> str:
+        """Address of the partial sum of a column of the product."""
+        out, tiles = self.out, self.tiles
+        first = out.pointer("%workspace", tiles.sums_row_offset, "i8")
+        row = out.add(number * tiles.sums_rows, self._row())
+        return out.pointer(first, out.widen(out.add(out.mul(row, tiles.sums_pitch), column)), "f32")
+
+    def _write(self, number: int, columns: dict[int, str]) -> None:
+        first = self._target(number, self.origin.n)
+        for column, value in columns.items():
+            self.out.store(value, self.out.pointer(first, column, "f32"), "f32", 4)
+
+    def _across_warps(self, number: int, combiner: Combiner, columns: dict[int, str]) -> None:
+        out, tiles, consumer = self.out, self.tiles, self.consumer
+        width = tiles.q_tile
+        offset = out.mul(out.add(out.mul(consumer.number, len(self.sums)), number), 4 * width * 4)
+        base = out.add(out.add(consumer.thread.shared, tiles.sums_offset), offset)
+        pair = out.mul(out.bits("andi", consumer.thread.lane, 3), 8)
+        warp = out.bits("andi", consumer.thread.warp, 3)
+        mine = out.name(out.add(out.add(base, out.mul(warp, width * 4)), pair))
+
+        def write() -> None:
+            for column in sorted(columns):
+                text = f"st.shared.f32 [$0+{4 * column}], $1;"
+                out.asm(text, "r,f,~{memory}", [(mine, "i32"), (columns[column], "f32")])
+
+        barrier = out.add(consumer.number, machine.CONSUMER_BARRIER)
+        machine.named_barrier(out, barrier, WARPGROUP)  # the sums of the tile before have been read
+        out.when(out.compare("ult", consumer.thread.lane, 4), write)
+        machine.named_barrier(out, barrier, WARPGROUP)
+
+        def combine(column: str, _: list[str]) -> list[str]:
+            address = out.name(out.add(base, out.mul(column, 4)))
+            total = ""
+            for w in range(4):
+                text = f"ld.shared.f32 $0, [$1+{w * width * 4}];"
+                value = out.asm(text, "=f,r,~{memory}", [(address, "i32")], "f32")
+                total = combiner.combine(out, total, value, 0) if total else value
+            out.store(total, self._target(number, out.add(self.place.n, column)), "f32", 4)
+            return []
+
+        out.repeat(consumer.lane_in_group, width, WARPGROUP, combine)

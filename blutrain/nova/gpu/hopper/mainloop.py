@@ -1,0 +1,276 @@
+"""The persistent kernel: a producer warp fills the ring by TMA, consumer warpgroups multiply and run the epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from blutrain.nova.gpu.hopper import machine
+from blutrain.nova.gpu.hopper.builder import Builder, Integer
+from blutrain.nova.gpu.hopper.machine import Ring, Thread, Wgmma
+from blutrain.nova.gpu.hopper.operands import (
+    Descriptor,
+    Fragments,
+    copies,
+    descriptor,
+    emit_copies,
+)
+from blutrain.nova.gpu.hopper.tiles import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WARPGROUP, Tiles
+
+P_MAP, Q_MAP = "%map0", "%map1"
+SLOT_BYTES = 64 * 128  # 64 rows of the p tile
+
+
+@dataclass(frozen=True)
+class Place:
+    """One tile of work: its first row and column, its batch index, its range of k, its number among the output's."""
+
+    m: Integer
+    n: Integer
+    batch: Integer
+    digits: tuple[Integer, ...]
+    split: Integer
+    number: Integer
+
+    def along(self, axis: str) -> Integer:
+        return self.m if axis == "m" else self.n
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """What the epilogue may ask: the thread, its number among its warpgroup's, the consumer's number, its share."""
+
+    thread: Thread
+    lane_in_group: str
+    number: Integer
+    slot: Integer
+
+
+Epilogue = Callable[[list[str], Place, Consumer], None]
+
+
+def locate(out: Builder, tiles: Tiles, work: Integer) -> Place:
+    """Tile number `work`: ranges of k outermost, then batches, then groups of row tiles, column tile by column tile."""
+    split, number = out.div(work, tiles.output_tiles), out.rem(work, tiles.output_tiles)
+    if tiles.schedule.split == 1:
+        split, number = 0, work
+    per_batch = tiles.tiles_m * tiles.tiles_n
+    batch, inner = (out.div(number, per_batch), out.rem(number, per_batch)) if tiles.problem.batch > 1 else (0, number)
+    group = out.div(inner, tiles.group_m * tiles.tiles_n)
+    within = out.rem(inner, tiles.group_m * tiles.tiles_n)
+    height: Integer = tiles.group_m
+    if tiles.tiles_m % tiles.group_m:
+        height = out.minimum(tiles.group_m, out.sub(tiles.tiles_m, out.mul(group, tiles.group_m)))
+    row = out.add(out.mul(group, tiles.group_m), out.rem(within, height))
+    column = out.quotient(within, height)
+    digits: list[Integer] = []
+    rest: Integer = batch
+    for dim in reversed(tiles.problem.rows.batch):
+        digits.insert(0, out.rem(rest, dim.extent))
+        rest = out.div(rest, dim.extent)
+    m, n = out.mul(row, tiles.schedule.tile_m), out.mul(column, tiles.schedule.tile_n)
+    return Place(m, n, batch, tuple(digits), split, number)
+
+
+def emit_main(out: Builder, tiles: Tiles, num_store_maps: int, epilogue: Epilogue, finish: Callable) -> None:
+    """The body of the kernel. `epilogue` gets a tile's sums; `finish(consumer)` runs once at a consumer's end."""
+    thread = Thread.read(out)
+    ring = Ring(out, out.add(thread.shared, tiles.barrier_offset), tiles.schedule.stages)
+
+    def start() -> None:
+        ring.initialise(tiles.schedule.slots * (4 if tiles.in_registers else 1))
+        for i in range(2 + num_store_maps):
+            out.line(f"nvvm.prefetch tensormap, %map{i} : !llvm.ptr")
+
+    out.when(out.compare("eq", thread.index, 0), start)
+    out.line("nvvm.barrier0")
+    warpgroup = out.bits("shrui", thread.warp, 2)
+    out.either(
+        out.compare("eq", warpgroup, 0),
+        lambda: _emit_producer(out, tiles, thread, ring),
+        lambda: _emit_consumer(out, tiles, thread, ring, warpgroup, epilogue, finish),
+    )
+
+
+def first_work(out: Builder, tiles: Tiles, thread: Thread) -> Integer:
+    """The first tile of a block. The blocks of a cluster share an output tile, each with its range of k."""
+    if not tiles.clustered:
+        return thread.block
+    rank, tile = out.rem(thread.block, tiles.cluster), out.div(thread.block, tiles.cluster)
+    return out.add(out.mul(rank, tiles.output_tiles), tile)
+
+
+def _emit_producer(out: Builder, tiles: Tiles, thread: Thread, ring: Ring) -> None:
+    out.line(f"nvvm.setmaxregister decrease {PRODUCER_REGISTERS[tiles.schedule.consumers]}")
+    elected = out.value("nvvm.elect.sync -> i1")
+    leads = out.both(out.compare("eq", thread.warp, 0), elected)
+    p, q = copies(tiles, tiles.p_axis), copies(tiles, tiles.q_axis)
+
+    def tile(work: str, at: list[str]) -> Sequence[str]:
+        place = locate(out, tiles, work)
+        first_k = out.mul(place.split, tiles.k_steps * tiles.k_tile)
+
+        def step(number: str, at: list[str]) -> Sequence[str]:
+            stage, parity = at
+            ring.wait(ring.empty(stage), out.bits("xori", parity, 1))
+            full = ring.full(stage)
+            ring.expect(full, tiles.stage_bytes)
+            k = out.add(first_k, out.mul(number, tiles.k_tile))
+            for what, name, axis, offset, bytes_ in (
+                (p, P_MAP, tiles.p_axis, 0, tiles.p_bytes),
+                (q, Q_MAP, tiles.q_axis, tiles.q_offset, tiles.q_bytes),
+            ):
+                target = out.add(out.add(thread.shared, offset), out.mul(stage, bytes_))
+                emit_copies(out, what, name, target, full, k, place.along(axis), place.digits)
+            return ring.next(stage, parity)
+
+        return out.repeat(0, tiles.k_steps, 1, step, [(x, "i32") for x in at])
+
+    def run() -> None:
+        places = [(x, "i32") for x in ring.start()]
+        out.repeat(first_work(out, tiles, thread), tiles.total_tiles, tiles.blocks, tile, places)
+
+    out.when(leads, run)
+    if tiles.clustered:  # the blocks of a cluster end together: they read each other's shared memory
+        machine.cluster_barrier(out)
+        machine.cluster_barrier(out)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """The sum over k of one tile by one consumer. Methods return (stage, parity) behind the tile, the last stage (not
+    yet released), and accumulators that `Wgmma.wait_all` has to turn into sums.
+    """
+
+    out: Builder
+    tiles: Tiles
+    ring: Ring
+    wgmma: Wgmma
+    p_base: Integer
+    q_base: Integer
+    descriptors: tuple[Descriptor, Descriptor]
+    fragments: Fragments | None
+    releases: str  # 1 in the thread of the warpgroup (register form: of each warp) that releases a stage
+
+    def start(self, stage: str, parity: str) -> tuple[str, str, str, list[str]]:
+        undefined = [self.out.value("llvm.mlir.undef : f32")] * self.tiles.num_accumulators
+        if self.fragments is not None:
+            return self._from_registers(stage, parity, undefined)
+        return self._from_shared(stage, parity, undefined)
+
+    def _from_shared(self, stage: str, parity: str, sums: list[str]) -> tuple[str, str, str, list[str]]:
+        """The first step starts from zero; each later one releases the stage of the one before."""
+        out, ring = self.out, self.ring
+        sums = self._multiply(stage, parity, sums, first=True)
+        last = stage
+        stage, parity = ring.next(stage, parity)
+
+        def step(_: str, carried: list[str]) -> Sequence[str]:
+            stage, parity, last, *sums = carried
+            sums = self._multiply(stage, parity, sums, first=False)
+            machine.wait_all_but_one(out)
+            ring.release(last, self.releases)
+            return [*ring.next(stage, parity), stage, *sums]
+
+        if self.tiles.k_steps > 1:
+            carried = [*((x, "i32") for x in (stage, parity, last)), *((s, "f32") for s in sums)]
+            stage, parity, last, *sums = out.repeat(1, self.tiles.k_steps, 1, step, carried)
+        return stage, parity, last, sums
+
+    def _multiply(self, stage: str, parity: str, sums: list[str], first: bool) -> list[str]:
+        self.ring.wait(self.ring.full(stage), parity)
+        p = self.descriptors[0].emit(self.out, self._p(stage))
+        q = self.descriptors[1].emit(self.out, self._q(stage))
+        return self.wgmma.from_shared(self.out, sums, p, q, first)
+
+    def _from_registers(self, stage: str, parity: str, sums: list[str]) -> tuple[str, str, str, list[str]]:
+        """Two steps an iteration: with one, ptxas gives the next fragments registers that a running wgmma reads."""
+        out, ring = self.out, self.ring
+
+        def pair(number: str, carried: list[str]) -> Sequence[str]:
+            stage, parity, last, *sums = carried
+            for half in range(2):
+                ring.wait(ring.full(stage), parity)
+                fragments = self.fragments.load(self._p(stage))
+                goes_on = out.as_integer(out.compare("ne", number, 0)) if half == 0 else None
+                q = self.descriptors[1].emit(out, self._q(stage))
+                sums = self.wgmma.from_registers(out, sums, fragments, q, goes_on)
+                machine.wait_all_but_one(out)
+                releases = self.releases if goes_on is None else out.name(out.bits("andi", self.releases, goes_on))
+                ring.release(last, releases)
+                last = stage
+                stage, parity = ring.next(stage, parity)
+            return [stage, parity, last, *sums]
+
+        carried = [*((x, "i32") for x in (stage, parity, stage)), *((s, "f32") for s in sums)]
+        stage, parity, last, *sums = out.repeat(0, self.tiles.k_steps // 2, 1, pair, carried)
+        return stage, parity, last, sums
+
+    def _p(self, stage: str) -> Integer:
+        return self.out.add(self.p_base, self.out.mul(stage, self.tiles.p_bytes))
+
+    def _q(self, stage: str) -> Integer:
+        return self.out.add(self.q_base, self.out.mul(stage, self.tiles.q_bytes))
+
+
+def _emit_consumer(
+    out: Builder, tiles: Tiles, thread: Thread, ring: Ring, warpgroup: str, epilogue: Epilogue, finish: Callable
+) -> None:
+    schedule = tiles.schedule
+    out.line(f"nvvm.setmaxregister increase {CONSUMER_REGISTERS[schedule.consumers]}")
+    number = out.sub(warpgroup, 1)
+    lane_in_group = out.name(out.bits("andi", thread.index, WARPGROUP - 1))
+    consumer = Consumer(thread, lane_in_group, number, 0 if schedule.pingpong else number)
+    sums = _sums(out, tiles, ring, consumer)
+    stage, parity = ring.start()
+    first, step = first_work(out, tiles, thread), tiles.blocks
+    if schedule.pingpong:
+        first, step = out.add(first, out.mul(number, tiles.blocks)), 2 * tiles.blocks
+        is_second = out.compare("eq", number, 1)
+        out.when(is_second, lambda: machine.arrive_named_barrier(out, machine.ORDER_BARRIER, 2 * WARPGROUP))
+        behind, its_parity = ring.advance(stage, parity, tiles.k_steps)
+        stage, parity = out.select(is_second, behind, stage), out.select(is_second, its_parity, parity)
+
+    def tile(work: str, at: list[str]) -> Sequence[str]:
+        place = locate(out, tiles, work)
+        if schedule.pingpong:  # one consumer multiplies while the other runs its epilogue
+            machine.named_barrier(out, out.add(number, machine.ORDER_BARRIER), 2 * WARPGROUP)
+        stage, parity, last, running = sums.start(*at)
+        if schedule.pingpong:
+            other = out.value(f"arith.subi {out.name(machine.ORDER_BARRIER + 1)}, {number} : i32")
+            machine.arrive_named_barrier(out, other, 2 * WARPGROUP)
+        finished = sums.wgmma.wait_all(out, running)
+        ring.release(last, sums.releases)
+        epilogue(finished, place, consumer)
+        return ring.advance(stage, parity, tiles.k_steps) if schedule.pingpong else (stage, parity)
+
+    out.repeat(first, tiles.total_tiles, step, tile, [(stage, "i32"), (parity, "i32")])
+    finish(consumer)
+
+
+def _sums(out: Builder, tiles: Tiles, ring: Ring, consumer: Consumer) -> _Sums:
+    thread, in_registers = consumer.thread, tiles.in_registers
+    q = descriptor(tiles, tiles.q_axis)
+    p = q if in_registers else descriptor(tiles, tiles.p_axis)
+    wgmma = Wgmma(
+        tiles.problem.dtype,
+        tiles.blocks_p,
+        tiles.q_tile,
+        p.k_step,
+        q.k_step,
+        p.transposed,
+        q.transposed,
+    )
+    share = 0 if in_registers else out.mul(consumer.slot, tiles.blocks_p * SLOT_BYTES)
+    leader = out.compare("eq", thread.lane if in_registers else consumer.lane_in_group, 0)
+    return _Sums(
+        out=out,
+        tiles=tiles,
+        ring=ring,
+        wgmma=wgmma,
+        p_base=out.add(thread.shared, share),
+        q_base=out.add(thread.shared, tiles.q_offset),
+        descriptors=(p, q),
+        fragments=Fragments(out, tiles, thread, consumer.slot) if in_registers else None,
+        releases=out.as_integer(leader),
+    )

@@ -1,0 +1,81 @@
+"""The cloner for device code: scalar regions on the GPU's own conversions and approximate functions.
+
+tanh.approx has a relative error of 2^-11 (5e-4, as TF32 and bf16 operands have), exp 2 ulp + |x| 2^-24, log 2^-22 of
+the larger of 1 and its value, division 2 ulp (PTX ISA, tanh, ex2, lg2, div.full); everything else as on a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mlir import ir
+
+from blutrain.nova.clone import Coordinate, _Cloner
+from blutrain.nova.gpu.hopper.builder import Builder
+
+LOG2_E = 1.4426950408889634
+LN_2 = 0.6931471805599453
+
+
+def clone_region(
+    out: Builder, block: ir.Block, arguments: Sequence[str], lanes: int, coordinate: Coordinate | None = None
+) -> list[str]:
+    """`clone.clone_block` for device code."""
+    return _DeviceCloner(out, lanes, coordinate).clone(block, arguments)
+
+
+class _DeviceCloner(_Cloner):
+    def op(self, op: ir.Operation, operands: list[str]) -> list[str]:
+        if len(op.results) == 1 and str(op.results[0].type) == "f32" and op.name in _APPROXIMATE:
+            return [_APPROXIMATE[op.name](self, operands)]
+        return super().op(op, operands)
+
+    def extend(self, x: str, dtype: str) -> str:
+        return self.out.value(f"arith.extf {x} : {self.type(dtype)} to {self.type('f32')}")
+
+    def truncate(self, x: str, dtype: str) -> str:
+        return self.out.value(f"arith.truncf {x} : {self.type('f32')} to {self.type(dtype)}")
+
+    def tanh(self, operands: list[str]) -> str:
+        return self._each("tanh.approx.f32 $0, $1;", operands)
+
+    def exp(self, operands: list[str]) -> str:
+        return self.exp2([self._times(operands[0], LOG2_E)])
+
+    def exp2(self, operands: list[str]) -> str:
+        return self._each("ex2.approx.ftz.f32 $0, $1;", operands)
+
+    def log2(self, operands: list[str]) -> str:
+        return self._each("lg2.approx.f32 $0, $1;", operands)
+
+    def log(self, operands: list[str]) -> str:
+        return self._times(self.log2(operands), LN_2)
+
+    def divf(self, operands: list[str]) -> str:
+        return self._each("div.full.f32 $0, $1, $2;", operands)
+
+    def _times(self, x: str, factor: float) -> str:
+        type_ = self.type("f32")
+        return self.out.value(f"arith.mulf {x}, {self.out.constant(repr(factor), type_)} : {type_}")
+
+    def _each(self, text: str, operands: list[str]) -> str:
+        """One instruction for each lane."""
+        constraints = ",".join(["=f", *["f"] * len(operands)])
+        lanes = self.lanes or 1
+        columns = [
+            [self.out.element(x, lane, "f32", lanes) for lane in range(lanes)] if self.lanes else [x] for x in operands
+        ]
+        results = [
+            self.out.pure_asm(text, constraints, [(c[lane], "f32") for c in columns], "f32") for lane in range(lanes)
+        ]
+        return self.out.vector(results, "f32") if self.lanes else results[0]
+
+
+_APPROXIMATE = {
+    "math.tanh": _DeviceCloner.tanh,
+    "math.exp": _DeviceCloner.exp,
+    "math.exp2": _DeviceCloner.exp2,
+    "math.log": _DeviceCloner.log,
+    "math.log2": _DeviceCloner.log2,
+    "arith.divf": _DeviceCloner.divf,
+}

@@ -1,0 +1,174 @@
+"""Split k: partial tiles of the ranges of k, summed in order.
+
+A partial tile keeps the order of the accumulators, [consumer's share][group of four][thread] vectors of four, in the
+workspace (then a second phase sums and finishes) or in the shared memory of the blocks of a cluster (then these blocks
+share out the finishing). Either way each element is the sum over ranges 0, 1, 2... in this order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blutrain.nova.gpu.hopper.builder import Builder, Integer, struct
+from blutrain.nova.gpu.hopper.epilogue import Epilogue, Piece, pieces, thread_origin
+from blutrain.nova.gpu.hopper.machine import CONSUMER_BARRIER, Thread, cluster_barrier, named_barrier
+from blutrain.nova.gpu.hopper.mainloop import Consumer, Place, locate
+from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
+from blutrain.nova.gpu.hopper.values import Run
+
+VECTOR = 4  # accumulators kept together
+VECTOR_TYPE = "vector<4xf32>"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Chunk `number` (of the running kernel) of a consumer's share, as the first chunk moved along."""
+
+    pieces: list[Piece]
+    row: Integer
+    column: Integer
+    group: Integer  # groups of four accumulators to add
+
+
+def num_chunks(tiles: Tiles) -> int:
+    return len(pieces(tiles))
+
+
+def locate_chunk(out: Builder, tiles: Tiles, number: Integer) -> Chunk:
+    """All chunks of a share look alike: later ones are the first one, moved."""
+    chunks = pieces(tiles)
+    first = chunks[0]
+
+    def moved(a: int, b: int) -> tuple[int, int, int]:
+        one, other = chunks[a][0], chunks[b][0]
+        steps = other.run.row - one.run.row, other.run.column - one.run.column
+        return *steps, (other.accumulators[0] - one.accumulators[0]) // VECTOR
+
+    per_block = len(chunks) if tiles.p_axis == "n" else len(chunks) // tiles.blocks_p
+    block, within = out.div(number, per_block), out.rem(number, per_block)
+    row: Integer = 0
+    column: Integer = 0
+    group: Integer = 0
+    for index, step in ((within, 1), (block, per_block)):
+        if step < len(chunks):
+            down, right, groups = moved(0, step)
+            row, column = out.add(row, out.mul(index, down)), out.add(column, out.mul(index, right))
+            group = out.add(group, out.mul(index, groups))
+    return Chunk(first, row, column, group)
+
+
+def groups_of(chunk: list[Piece]) -> list[int]:
+    return sorted({a // VECTOR for piece in chunk for a in piece.accumulators})
+
+
+def finish_chunk(
+    out: Builder, epilogue: Epilogue, place: Place, consumer: Consumer, chunk: Chunk, vectors: dict[int, str]
+) -> None:
+    """Epilogue and stores of one chunk; `vectors` holds the sums by group."""
+    m, n = out.add(place.m, chunk.row), out.add(place.n, chunk.column)
+    origin = thread_origin(out, epilogue.tiles, m, n, place.batch, consumer)
+    elements = {g: [out.element(v, i, "f32", VECTOR) for i in range(VECTOR)] for g, v in vectors.items()}
+    moved = [Piece(Run(p.run.row, p.run.column, p.run.lanes), p.accumulators) for p in chunk.pieces]
+    epilogue.chunk(moved, lambda a: elements[a // VECTOR][a % VECTOR], origin)
+
+
+# --- through the workspace
+
+
+def emit_partial(out: Builder, tiles: Tiles):
+    """The main phase's epilogue: the accumulators as they are."""
+
+    def epilogue(sums: list[str], place: Place, consumer: Consumer) -> None:
+        work = out.add(out.mul(place.split, tiles.output_tiles), place.number)
+        base = _partial(out, tiles, work, consumer.slot, consumer.lane_in_group)
+        for group in range(len(sums) // VECTOR):
+            vector = out.vector(sums[VECTOR * group : VECTOR * (group + 1)], "f32")
+            pointer = out.pointer(base, group * WARPGROUP * VECTOR, "f32")
+            out.store(vector, pointer, VECTOR_TYPE, 16)
+
+    return epilogue
+
+
+def _partial(out: Builder, tiles: Tiles, work: Integer, slot: Integer, lane: Integer) -> str:
+    """Where a thread's first vector of a partial tile lies."""
+    start = out.pointer("%workspace", tiles.partials_offset, "i8")
+    tile = out.value(
+        f"arith.muli {out.widen(work)}, {out.name(tiles.schedule.tile_m * tiles.schedule.tile_n, 'i64')} : i64"
+    )
+    within = out.add(out.mul(slot, WARPGROUP * tiles.num_accumulators), out.mul(lane, VECTOR))
+    return out.pointer(out.pointer(start, tile, "f32"), out.widen(within), "f32")
+
+
+def sum_blocks(tiles: Tiles) -> int:
+    """Blocks of the second phase: one for each chunk."""
+    return tiles.output_tiles * tiles.schedule.slots * num_chunks(tiles)
+
+
+def emit_sum(out: Builder, tiles: Tiles) -> None:
+    """The second phase: one warpgroup for each chunk."""
+    thread = Thread.read(out)
+    chunks = num_chunks(tiles)
+    tile, rest = out.div(thread.block, tiles.schedule.slots * chunks), out.rem(thread.block, tiles.schedule.slots * chunks)
+    slot, number = out.div(rest, chunks), out.rem(rest, chunks)
+    consumer = Consumer(thread, thread.index, 0, slot)
+    chunk = locate_chunk(out, tiles, number)
+    place = locate(out, tiles, tile)
+    totals: dict[int, str] = {}
+    for split in range(tiles.schedule.split):
+        base = _partial(out, tiles, out.add(tile, split * tiles.output_tiles), slot, thread.index)
+        shift = out.widen(out.mul(chunk.group, WARPGROUP * VECTOR))
+        base = out.pointer(base, shift, "f32")
+        for group in groups_of(chunk.pieces):
+            vector = out.load(out.pointer(base, group * WARPGROUP * VECTOR, "f32"), VECTOR_TYPE, 16)
+            totals[group] = out.value(f"arith.addf {totals[group]}, {vector} : {VECTOR_TYPE}") if split else vector
+    finish_chunk(out, Epilogue(out, tiles), place, consumer, chunk, totals)
+
+
+# --- through the shared memory of a cluster
+
+
+def emit_cluster_sum(out: Builder, tiles: Tiles):
+    """The epilogue of a block in a cluster. All its threads, the producer's too, meet at two cluster barriers."""
+    epilogue = Epilogue(out, tiles)
+    share_bytes = 16 * WARPGROUP * tiles.num_accumulators // VECTOR
+
+    def finish(sums: list[str], place: Place, consumer: Consumer) -> None:
+        thread, slots = consumer.thread, tiles.schedule.slots
+        named_barrier(out, CONSUMER_BARRIER, WARPGROUP * slots)  # nobody multiplies from the ring any more
+        first = out.add(out.mul(consumer.slot, share_bytes), out.mul(consumer.lane_in_group, 16))
+        mine = out.name(out.add(thread.shared, first))
+        for group in range(len(sums) // VECTOR):
+            text = f"st.shared.v4.f32 [$0+{group * WARPGROUP * 16}], {{$1,$2,$3,$4}};"
+            vector = [(s, "f32") for s in sums[VECTOR * group : VECTOR * (group + 1)]]
+            out.asm(text, "r,f,f,f,f,~{memory}", [(mine, "i32"), *vector])
+        cluster_barrier(out)
+        rank = out.rem(thread.block, tiles.cluster)
+        chunks = num_chunks(tiles)
+
+        def one(number: str, _: list[str]) -> list[str]:
+            slot, within = out.div(number, chunks), out.rem(number, chunks)
+            chunk = locate_chunk(out, tiles, within)
+            at = out.add(out.mul(slot, share_bytes), out.mul(consumer.lane_in_group, 16))
+            at = out.add(thread.shared, out.add(at, out.mul(chunk.group, WARPGROUP * 16)))
+            totals = {g: _sum_over_cluster(out, tiles, out.add(at, g * WARPGROUP * 16)) for g in groups_of(chunk.pieces)}
+            finish_chunk(out, epilogue, place, Consumer(thread, consumer.lane_in_group, 0, slot), chunk, totals)
+            return []
+
+        out.repeat(out.add(out.mul(rank, slots), consumer.slot), slots * chunks, tiles.cluster * slots, one)
+
+    return finish
+
+
+def _sum_over_cluster(out: Builder, tiles: Tiles, address: Integer) -> str:
+    text = (
+        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, $4, $5;\n"
+        "ld.shared::cluster.v4.f32 {$0,$1,$2,$3}, [remote];\n}"
+    )
+    total = ""
+    for rank in range(tiles.cluster):
+        arguments = [(out.name(address), "i32"), (out.name(rank), "i32")]
+        loaded = out.asm(text, "=f,=f,=f,=f,r,r,~{memory}", arguments, struct("f32", 4))
+        vector = out.vector(out.unpack(loaded, "f32", 4), "f32")
+        total = out.value(f"arith.addf {total}, {vector} : {VECTOR_TYPE}") if total else vector
+    return total
+

@@ -1,0 +1,268 @@
+"""Sizes that follow from a problem and its schedule: tiles, warpgroup shares, shared memory, workspace."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from blutrain.nova.gpu.hopper.problem import Problem, Side
+from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS, STAGE_ROW_BYTES, Schedule, register_axis
+from blutrain.nova.gpu.kernel import WORKSPACE
+from blutrain.nova.kernel import Unsupported
+
+WARPGROUP = 128  # threads
+SWIZZLE_ATOM = 1024  # bytes: shared-memory alignment of a 128-byte-swizzled tile
+MAX_WGMMA_COLUMNS = 256
+BARRIER_BYTES = 8
+STAGING_ROW_BYTES = 128
+STAGING_BYTES = CONSUMER_ROWS * STAGING_ROW_BYTES
+# Registers of a thread once the warpgroups have traded them (setmaxnreg): 65536 in all, multiples of 8.
+CONSUMER_REGISTERS = {1: 232, 2: 232, 3: 160}
+PRODUCER_REGISTERS = {1: 40, 2: 40, 3: 24}
+
+
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    problem: Problem
+    schedule: Schedule
+    shared_bytes: int  # a block's
+    num_sms: int
+    num_reductions: int = 0
+    staged: bool = True  # does any result leave through staging buffers
+
+    # --- the product's axes as wgmma sees them
+
+    @cached_property
+    def register_axis(self) -> str:
+        return register_axis(self.problem, self.schedule.repack)
+
+    @property
+    def in_registers(self) -> bool:
+        return self.register_axis != ""
+
+    @property
+    def p_axis(self) -> str:
+        return "n" if self.register_axis == "n" else "m"
+
+    @property
+    def q_axis(self) -> str:
+        return "m" if self.p_axis == "n" else "n"
+
+    def tile(self, axis: str) -> int:
+        return self.schedule.tile_m if axis == "m" else self.schedule.tile_n
+
+    def extent(self, axis: str) -> int:
+        return self.problem.m if axis == "m" else self.problem.n
+
+    def is_ragged(self, axis: str) -> bool:
+        return self.extent(axis) % self.tile(axis) != 0
+
+    @property
+    def p_tile(self) -> int:
+        return self.tile(self.p_axis)
+
+    @property
+    def q_tile(self) -> int:
+        return self.tile(self.q_axis)
+
+    @property
+    def blocks_p(self) -> int:
+        """wgmma row blocks of one consumer."""
+        return self.p_tile // self.schedule.slots // CONSUMER_ROWS
+
+    @property
+    def accumulators_per_block(self) -> int:
+        return self.q_tile // 2
+
+    @property
+    def num_accumulators(self) -> int:
+        return self.blocks_p * self.accumulators_per_block
+
+    # --- tiles and steps of k
+
+    @property
+    def k_tile(self) -> int:
+        return STAGE_ROW_BYTES // self.problem.item
+
+    @property
+    def tiles_m(self) -> int:
+        return math.ceil(self.problem.m / self.schedule.tile_m)
+
+    @property
+    def tiles_n(self) -> int:
+        return math.ceil(self.problem.n / self.schedule.tile_n)
+
+    @property
+    def output_tiles(self) -> int:
+        return self.problem.batch * self.tiles_m * self.tiles_n
+
+    @property
+    def total_tiles(self) -> int:
+        """Tiles of work: with split k, each range of k counts."""
+        return self.output_tiles * self.schedule.split
+
+    @property
+    def k_steps(self) -> int:
+        """Steps of one range of k: all ranges are equal, TMA reads zeros beyond k. Even in the register form, whose
+        loop takes two at a time.
+        """
+        steps = math.ceil(math.ceil(self.problem.k / self.k_tile) / self.schedule.split)
+        return steps + steps % 2 if self.in_registers else steps
+
+    @property
+    def group_m(self) -> int:
+        return min(self.schedule.group_m, self.tiles_m)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks launched: persistent, one an SM, except that a cluster takes one tile."""
+        return self.total_tiles if self.clustered else min(self.num_sms, self.total_tiles)
+
+    @property
+    def clustered(self) -> bool:
+        return self.schedule.split > 1 and self.schedule.split_in == "cluster"
+
+    @property
+    def cluster(self) -> int:
+        return self.schedule.split if self.clustered else 1
+
+    @property
+    def in_workspace(self) -> bool:
+        """Do partial sums of ranges of k pass through the workspace."""
+        return self.schedule.split > 1 and not self.clustered
+
+    @property
+    def threads(self) -> int:
+        return WARPGROUP * (self.schedule.consumers + 1)
+
+    # --- shared memory
+
+    @property
+    def p_bytes(self) -> int:
+        return self.p_tile * STAGE_ROW_BYTES
+
+    @property
+    def q_bytes(self) -> int:
+        return self.q_tile * STAGE_ROW_BYTES
+
+    @property
+    def stage_bytes(self) -> int:
+        return self.p_bytes + self.q_bytes
+
+    @property
+    def q_offset(self) -> int:
+        return self.schedule.stages * self.p_bytes
+
+    @property
+    def staging_offset(self) -> int:
+        return self.schedule.stages * self.stage_bytes
+
+    @property
+    def staging_bytes(self) -> int:
+        """Of all consumers. The register form and split k store straight from registers."""
+        if not self.staged or self.in_registers or self.schedule.split > 1:
+            return 0
+        return self.schedule.consumers * self.schedule.staging * STAGING_BYTES
+
+    @property
+    def sums_offset(self) -> int:
+        return self.staging_offset + self.staging_bytes
+
+    @property
+    def sums_bytes(self) -> int:
+        """Per consumer and column reduction: a row of partial sums from each of its four warps."""
+        if self.p_axis == "n":  # each warp has its columns to itself
+            return 0
+        return self.num_reductions * self.schedule.consumers * 4 * self.q_tile * 4
+
+    @property
+    def barrier_offset(self) -> int:
+        used = self.sums_offset + self.sums_bytes
+        if self.clustered:  # the ring's memory later holds the partial tile
+            used = max(used, self.schedule.tile_m * self.schedule.tile_n * 4)
+        return used
+
+    @property
+    def total_shared_bytes(self) -> int:
+        return self.barrier_offset + 2 * BARRIER_BYTES * self.schedule.stages
+
+    # --- workspace
+
+    @cached_property
+    def repacked(self) -> Side | None:
+        """The k-major copy that the first phase makes, at the start of the workspace."""
+        if not self.schedule.repack:
+            return None
+        side = self.problem.side(self.schedule.repack)
+        unit = 16 // self.problem.item
+        row = -(-self.problem.k // unit) * unit
+        size = side.extent * row
+        batch, step = [], size
+        for dim in reversed(side.batch):
+            batch.append(type(dim)(dim.extent, step if dim.stride else 0))
+            step *= dim.extent if dim.stride else 1
+        return Side(side.axis, WORKSPACE, side.extent, row, 1, 0, tuple(reversed(batch)))
+
+    @property
+    def repacked_bytes(self) -> int:
+        copy = self.repacked
+        if copy is None:
+            return 0
+        batches = math.prod(b.extent for b in copy.batch if b.stride)
+        return -(-batches * copy.extent * copy.stride * self.problem.item // 256) * 256
+
+    @property
+    def partials_offset(self) -> int:
+        return self.repacked_bytes
+
+    @property
+    def partials_bytes(self) -> int:
+        return self.total_tiles * self.schedule.tile_m * self.schedule.tile_n * 4 if self.in_workspace else 0
+
+    @property
+    def sums_row_offset(self) -> int:
+        """Bytes from the workspace's start to the partial column sums."""
+        return self.partials_offset + self.partials_bytes
+
+    @property
+    def sums_rows(self) -> int:
+        """Rows of partial column sums: of each tile row, or of each consumer's share of one."""
+        shares = 1 if self.p_axis == "n" else self.schedule.slots
+        return self.problem.batch * self.tiles_m * shares
+
+    @property
+    def sums_pitch(self) -> int:
+        """Elements of a row of partial column sums of one reduction."""
+        return self.tiles_n * self.schedule.tile_n
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self.sums_row_offset + self.num_reductions * self.sums_rows * self.sums_pitch * 4
+
+    def side(self, axis: str) -> Side:
+        """The factor as the main phase reads it."""
+        return self.repacked if axis == self.schedule.repack and self.repacked else self.problem.side(axis)
+
+    def problem_with_schedule(self) -> str:
+        """ "" or why this schedule does not fit this problem."""
+        s = self.schedule
+        rules = (
+            (self.p_tile % (CONSUMER_ROWS * s.slots), f"a tile of {self.p_tile} rows for {s.slots} consumers"),
+            (self.q_tile % 32 or self.q_tile > MAX_WGMMA_COLUMNS, f"{self.q_tile} columns, expected 32, 64, ... 256"),
+            (max(s.tile_m, s.tile_n) > 256, "a tile above 256"),
+            (self.total_shared_bytes > self.shared_bytes, f"{self.total_shared_bytes} bytes of shared memory"),
+            (s.pingpong and s.consumers != 2, "ping-pong takes two consumers"),
+            (s.pingpong and self.in_registers, "ping-pong of the register form"),
+            (self.in_registers and self.blocks_p > 2, "the register form takes 64 or 128 rows a consumer"),
+            (self.num_accumulators + 16 * self.blocks_p * self.in_registers > 192, "too many registers"),
+            (s.split > 1 and self.num_reductions, "split k with column reductions"),
+            (s.stages < 2, "fewer than two stages"),
+            (self.clustered and (s.pingpong or s.split > 8), "a cluster of more than 8 blocks, or with ping-pong"),
+        )
+        return next((text for broken, text in rules if broken), "")
+
+    def check(self) -> None:
+        text = self.problem_with_schedule()
+        if text:
+            raise Unsupported(f"hopper: schedule {self.schedule}: {text}")
