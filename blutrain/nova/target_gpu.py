@@ -94,13 +94,17 @@ def gpu_facts(arch: str) -> GpuFacts:
 @functools.cache
 def device_facts(index: int = 0) -> GpuFacts:
     """Facts of GPU number `index`. Errors: RuntimeError without a GPU, NovaError for one older than sm_80."""
-    from .gpu import driver
+    from ..tensor.device import Device
+    from .gpu.driver_properties import device_properties
 
-    return facts_from(driver.device_properties(index))
+    device = Device("cuda", index)
+    with device.activate():
+        device.xp.cuda.runtime.free(0)  # makes the context
+        return facts_from(device_properties(index))
 
 
 def facts_from(properties: dict) -> GpuFacts:
-    """Facts from what the driver says (`driver.device_properties`).
+    """Facts from what the driver says (`driver_properties.device_properties`).
 
     Sizes are the device's. Rates are the table's for a device that is in it; else those of the nearest architecture
     below, scaled by multiprocessors and clock, and the memory's from clock and bus width.
