@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blutrain.nova.cpu.configure_contract import step_cycles
+from blutrain.nova.cpu.configure_contract import balance, step_cycles
 from blutrain.nova.cpu.contract_layout import Layout
 from blutrain.nova.target import CpuFacts
 
@@ -12,13 +12,16 @@ BARRIER_US = 2.0  # a fork-join of the worker pool
 def predict_microseconds(layout: Layout, bytes_: int, facts: CpuFacts) -> float:
     """Tiles of the busiest thread at the modelled cycles each, against `bytes_` at memory bandwidth."""
     schedule = layout.schedule
-    tasks = layout.cells * schedule.split
-    if not tasks:
+    if not layout.cells:
         return BARRIER_US
-    rounds = -(-tasks // facts.threads)
-    tiles = rounds * layout.most_rows * layout.most_columns
-    steps = -(-layout.k // schedule.split)
-    cycles = tiles * steps * step_cycles(schedule.mr, schedule.nv, schedule.lanes, layout.item, facts)
+    tiles = layout.batch * layout.panels_m * layout.panels_n
+    if layout.batch * schedule.split > 1:
+        tasks = layout.cells * schedule.split
+        share = tasks / (facts.threads * -(-tasks // facts.threads))
+    else:
+        share = balance(layout.panels_m, layout.panels_n, schedule.m_tasks, schedule.n_tasks, facts.threads)
+    steps = tiles * layout.k / (facts.threads * share)
+    cycles = steps * step_cycles(schedule.mr, schedule.nv, schedule.lanes, layout.item, facts)
     compute_us = cycles / (facts.ghz_estimate * 1e3)
     memory_us = bytes_ / (facts.mem_gb_s * 1e3)
     return BARRIER_US + max(compute_us, memory_us)
