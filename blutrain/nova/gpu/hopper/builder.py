@@ -146,7 +146,9 @@ class Builder(Emitter):
     def pure_asm(self, text: str, constraints: str, arguments: Sequence[tuple[str, str]], result: str) -> str:
         """Inline PTX that only computes."""
         names, types = (", ".join(a[i] for a in arguments) for i in (0, 1))
-        return self.value(f'llvm.inline_asm asm_dialect = att "{text}", "{constraints}" {names} : ({types}) -> {result}')
+        return self.value(
+            f'llvm.inline_asm asm_dialect = att "{text}", "{constraints}" {names} : ({types}) -> {result}'
+        )
 
     def unpack(self, value: str, dtype: str, count: int) -> list[str]:
         type_ = struct(dtype, count)
@@ -200,7 +202,9 @@ class Module:
         self.num_pointers = num_pointers
         self.functions: list[str] = []
 
-    def add(self, symbol: str, out: Builder, threads: int, num_maps: int = 0, cluster: int = 1, shared: int = 0) -> None:
+    def add(
+        self, symbol: str, out: Builder, threads: int, num_maps: int = 0, cluster: int = 1, shared: int = 0
+    ) -> None:
         """The function around a body. `shared`: bytes of static shared memory, named @<symbol>_shared."""
         maps = [f"%map{i}: {MAP_PARAMETER}" for i in range(num_maps)]
         pointers = [f"%p{i}: !llvm.ptr" for i in range(self.num_pointers)]

@@ -64,4 +64,3 @@ def _rows(out: Builder, tiles: Tiles, number: int, combiner: Combiner, warp: Int
 
     # Columns beyond the product lie within the padded pitch: written by nobody, read and dropped.
     return out.repeat(first, last, 1, step, [(out.constant(combiner.neutral, "f32"), "f32")])[0]
-

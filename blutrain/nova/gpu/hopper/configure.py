@@ -9,15 +9,16 @@ top with their meaning.
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 import math
-from functools import lru_cache
+from collections.abc import Iterator
 
-from blutrain.nova.gpu.hopper.epilogue import staged_stores
+from blutrain.nova.gpu.hopper.epilogue import staging_row_bytes
 from blutrain.nova.gpu.hopper.problem import Problem
 from blutrain.nova.gpu.hopper.schedule import Schedule
-from blutrain.nova.gpu.hopper.tiles import STAGING_BYTES, Tiles
+from blutrain.nova.gpu.hopper.tiles import Tiles
 from blutrain.nova.kernel import ITEM_BYTES, Unsupported
+from blutrain.nova.target_gpu import GpuFacts
 
 CLOCK_GHZ = 1.755  # under load
 # Cycles of one k-step (128 bytes of k) of a tile: rows * columns / 32 at the tensor core's full rate.
@@ -39,15 +40,12 @@ TILE_SHAPES = {
 MIN_STAGES, MAX_STAGES = 3, 8
 
 
-def tiles_of(problem: Problem, schedule: Schedule, facts) -> Tiles:
-    contract = problem.contract
-    tiles = Tiles(problem, schedule, facts.shared_bytes_per_block, facts.sms, len(contract.reductions))
-    return tiles if staged_stores(tiles) else Tiles(
-        problem, schedule, facts.shared_bytes_per_block, facts.sms, len(contract.reductions), staged=False
-    )
+def tiles_of(problem: Problem, schedule: Schedule, facts: GpuFacts) -> Tiles:
+    tiles = Tiles(problem, schedule, facts.shared_bytes_per_block, facts.sms, len(problem.contract.reductions))
+    return dataclasses.replace(tiles, staging_row_bytes=staging_row_bytes(tiles))
 
 
-def configure(problem: Problem, facts) -> Schedule:
+def configure(problem: Problem, facts: GpuFacts) -> Schedule:
     """The cheapest candidate; ties go to the first. Raises `Unsupported` where none fits."""
     best: tuple[float, Schedule] | None = None
     for schedule in candidates(problem, facts):
@@ -62,7 +60,7 @@ def configure(problem: Problem, facts) -> Schedule:
     return best[1]
 
 
-def candidates(problem: Problem, facts):
+def candidates(problem: Problem, facts: GpuFacts) -> Iterator[Schedule]:
     """All schedules that the model prices, with as many stages as fit."""
     for repack in _repacks(problem):
         for variant, tile_m, tile_n in _shapes(problem, repack):
@@ -74,7 +72,7 @@ def candidates(problem: Problem, facts):
                     )
                     stages = _stages(problem, schedule, facts)
                     if stages >= MIN_STAGES:
-                        yield _with(schedule, stages=stages, group_m=_group(problem, schedule))
+                        yield dataclasses.replace(schedule, stages=stages, group_m=_group(problem, schedule))
                         break
 
 
@@ -85,7 +83,7 @@ def _repacks(problem: Problem) -> list[str]:
     return ["m" if problem.m <= problem.n else "n"]
 
 
-def _shapes(problem: Problem, repack: str):
+def _shapes(problem: Problem, repack: str) -> Iterator[tuple[str, int, int]]:
     own = [s.axis for s in (problem.rows, problem.columns) if not s.k_major and s.axis != repack]
     if problem.dtype != "tf32" or not own:
         for variant in ("cooperative", "pingpong"):
@@ -96,7 +94,7 @@ def _shapes(problem: Problem, repack: str):
             yield (variant, q, p) if own[0] == "n" else (variant, p, q)
 
 
-def _splits(problem: Problem, tile_m: int, tile_n: int, variant: str, facts) -> list[tuple[int, str]]:
+def _splits(problem: Problem, tile_m: int, tile_n: int, variant: str, facts: GpuFacts) -> list[tuple[int, str]]:
     tiles = problem.batch * math.ceil(problem.m / tile_m) * math.ceil(problem.n / tile_n)
     steps = math.ceil(problem.k * problem.item / 128)
     found = [(1, "workspace")]
@@ -104,13 +102,13 @@ def _splits(problem: Problem, tile_m: int, tile_n: int, variant: str, facts) -> 
         return found
     most = min(MAX_SPLIT, steps // 8, math.ceil(2 * facts.sms / tiles))
     for split in range(2, most + 1):
-        if split <= 8 and variant != "pingpong":
+        if facts.clusters(split) and variant != "pingpong":
             found.append((split, "cluster"))
         found.append((split, "workspace"))
     return found
 
 
-def _stages(problem: Problem, schedule: Schedule, facts) -> int:
+def _stages(problem: Problem, schedule: Schedule, facts: GpuFacts) -> int:
     tiles = tiles_of(problem, schedule, facts)
     fixed = tiles.staging_bytes + tiles.sums_bytes
     room = facts.shared_bytes_per_block - fixed - 16 * MAX_STAGES
@@ -126,13 +124,7 @@ def _group(problem: Problem, schedule: Schedule) -> int:
     return min(rows, 8)
 
 
-def _with(schedule: Schedule, **changes) -> Schedule:
-    import dataclasses
-
-    return dataclasses.replace(schedule, **changes)
-
-
-def predict_us(tiles: Tiles, facts) -> float:
+def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
     """Microseconds of one launch of all phases."""
     problem, s = tiles.problem, tiles.schedule
     form = "register" if tiles.in_registers else "shared"
@@ -159,12 +151,7 @@ def predict_us(tiles: Tiles, facts) -> float:
     return us
 
 
-def _concurrent(tiles: Tiles, facts) -> int:
+def _concurrent(tiles: Tiles, facts: GpuFacts) -> int:
     if not tiles.clustered:
         return facts.sms
-    clusters = dict(facts.max_clusters).get(tiles.cluster, facts.sms // tiles.cluster)
-    return clusters * tiles.cluster
-
-
-__all__ = ["STAGING_BYTES", "candidates", "configure", "predict_us", "tiles_of"]
-_ = (itertools, lru_cache)
+    return facts.clusters(tiles.cluster) * tiles.cluster

@@ -7,29 +7,33 @@ from typing import Any
 
 from blutrain.nova.clone import check_block
 from blutrain.nova.cpu.contract_finish import Combiner
-from blutrain.nova.gpu.hopper import columns, configure as configurator, repack, split
+from blutrain.nova.gpu.emit_region import check_region
+from blutrain.nova.gpu.hopper import columns, repack, split
+from blutrain.nova.gpu.hopper import configure as configurator
 from blutrain.nova.gpu.hopper.builder import Builder, Module
 from blutrain.nova.gpu.hopper.epilogue import Epilogue, staged_stores, store_map
 from blutrain.nova.gpu.hopper.machine import cluster_barrier
 from blutrain.nova.gpu.hopper.mainloop import emit_main
 from blutrain.nova.gpu.hopper.operands import copies
-from blutrain.nova.gpu.hopper.problem import Problem, read_problem
+from blutrain.nova.gpu.hopper.problem import read_problem
 from blutrain.nova.gpu.hopper.schedule import Schedule
 from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase, TensorMap
 from blutrain.nova.kernel import Kernel, Unsupported
+from blutrain.nova.target_gpu import GpuFacts
 
 TARGET = "sm_90a"
 
 
-def supports(kernel: Kernel, facts) -> str | None:
+def supports(kernel: Kernel, facts: GpuFacts) -> str | None:
     """None, or why this family does not take the kernel (the sm_80 family may)."""
-    if facts.arch != TARGET:
+    if not facts.is_hopper:
         return f"hopper: needs {TARGET}, the target is {facts.arch}"
     try:
         problem = read_problem(kernel)
         for generic in kernel.generics:
             check_block(generic.block)
+            check_region(generic.block)
         for reduction in problem.contract.reductions:
             if Combiner(reduction).dtype != "f32":
                 return "hopper: a column reduction that is not f32"
@@ -39,12 +43,12 @@ def supports(kernel: Kernel, facts) -> str | None:
     return None
 
 
-def configure(kernel: Kernel, facts) -> dict[str, Any]:
+def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, Any]:
     """The schedule, as entries of `#nova.lowering_config`: the fields of `Schedule`."""
     return configurator.configure(read_problem(kernel), facts).to_config()
 
 
-def generate(kernel: Kernel, facts, config: dict[str, Any]) -> GpuKernel:
+def generate(kernel: Kernel, facts: GpuFacts, config: dict[str, Any]) -> GpuKernel:
     """The kernel's code under a schedule. Raises `Unsupported` where the schedule does not fit the kernel."""
     problem = read_problem(kernel)
     schedule = Schedule.from_config(config)
@@ -64,7 +68,9 @@ def generate(kernel: Kernel, facts, config: dict[str, Any]) -> GpuKernel:
 
     if schedule.repack:
         grid = repack.grid(tiles)
-        phase("repack", grid, repack.THREADS, lambda o, s: repack.emit_repack(o, tiles, s), static=repack.shared_bytes())
+        phase(
+            "repack", grid, repack.THREADS, lambda o, s: repack.emit_repack(o, tiles, s), static=repack.shared_bytes()
+        )
     maps = tensor_maps(tiles)
     grid = (tiles.blocks, 1, 1)
     shared, cluster = tiles.total_shared_bytes, tiles.cluster
@@ -73,7 +79,7 @@ def generate(kernel: Kernel, facts, config: dict[str, Any]) -> GpuKernel:
         phase("sum", (split.sum_blocks(tiles), 1, 1), WARPGROUP, lambda o, _: split.emit_sum(o, tiles))
     if problem.contract.reductions:
         blocks, bytes_ = columns.blocks(tiles), columns.shared_bytes()
-        emit = lambda o, s: columns.emit_columns(o, tiles, s)  # noqa: E731
+        emit = lambda o, s: columns.emit_columns(o, tiles, s)
         phase("columns", (blocks, 1, 1), columns.THREADS, emit, static=bytes_)
     return GpuKernel(
         text=module.text(),
@@ -116,6 +122,3 @@ def describe(tiles: Tiles) -> str:
     parts += [f"split {s.split} ({s.split_in})"] if s.split > 1 else []
     parts += [f"{s.repack} repacked"] if s.repack else []
     return ", ".join(parts)
-
-
-__all__ = ["Problem", "configure", "generate", "supports"]

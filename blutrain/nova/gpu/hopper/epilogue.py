@@ -17,7 +17,7 @@ from blutrain.nova.gpu.hopper.mainloop import Consumer, Place
 from blutrain.nova.gpu.hopper.operands import fragment_row
 from blutrain.nova.gpu.hopper.problem import TMA_ALIGNMENT
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS
-from blutrain.nova.gpu.hopper.tiles import STAGING_BYTES, WARPGROUP, Tiles
+from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
 from blutrain.nova.gpu.hopper.values import Origin, Run, Values
 from blutrain.nova.gpu.kernel import TensorMap
 from blutrain.nova.kernel import ITEM_BYTES, Operand
@@ -64,6 +64,12 @@ def pieces(tiles: Tiles) -> list[list[Piece]]:
     return chunks
 
 
+def staging_row_bytes(tiles: Tiles) -> int:
+    """Bytes of a row of a staging buffer, 0 where nothing is staged."""
+    items = [ITEM_BYTES[s.access.dtype] for s in staged_stores(tiles)]
+    return chunk_columns(tiles) * max(items, default=0)
+
+
 def chunk_columns(tiles: Tiles) -> int:
     """Columns of a chunk: 128 bytes of the widest staged result, 32 where none is staged."""
     items = [ITEM_BYTES[s.access.dtype] for s in staged_stores(tiles)]
@@ -71,7 +77,9 @@ def chunk_columns(tiles: Tiles) -> int:
     return wide if tiles.q_tile % wide == 0 else 32
 
 
-def thread_origin(out: Builder, tiles: Tiles, place_m: Integer, place_n: Integer, batch: Integer, consumer: Consumer) -> Origin:
+def thread_origin(
+    out: Builder, tiles: Tiles, place_m: Integer, place_n: Integer, batch: Integer, consumer: Consumer
+) -> Origin:
     """The first row and column that a thread holds of the tile at (place_m, place_n)."""
     thread = consumer.thread
     pair = out.mul(out.bits("andi", thread.lane, 3), 2)
@@ -189,21 +197,19 @@ class _Staging:
         self.total = len(stores) * tiles.blocks_p * (tiles.q_tile // self.columns)
         self.count = 0
         first = out.add(consumer.thread.shared, tiles.staging_offset)
-        self.base = out.add(first, out.mul(consumer.number, self.buffers * STAGING_BYTES))
+        self.base = out.add(first, out.mul(consumer.number, self.buffers * tiles.staging_buffer_bytes))
         self.barrier = out.add(consumer.number, machine.CONSUMER_BARRIER)
         self.leads = out.compare("eq", consumer.lane_in_group, 0)
 
     def store(self, store: Store, chunk: list[Piece], values: list[str]) -> None:
         out, item = self.out, ITEM_BYTES[store.access.dtype]
-        buffer = out.add(self.base, self.count % self.buffers * STAGING_BYTES)
+        buffer = out.add(self.base, self.count % self.buffers * self.tiles.staging_buffer_bytes)
         pending = self._still_reading()
         out.when(self.leads, lambda: out.line(f"nvvm.cp.async.bulk.wait_group {pending} {{read}}"))
         machine.named_barrier(out, self.barrier, WARPGROUP)
         write = self._write_pairs if item == 4 else self._write_matrices
         write(buffer, chunk, values, store.access.dtype)
-        out.line(
-            "nvvm.fence.proxy { kind = #nvvm.proxy_kind<async.shared>, space = #nvvm.shared_space<cta>}"
-        )
+        out.line("nvvm.fence.proxy { kind = #nvvm.proxy_kind<async.shared>, space = #nvvm.shared_space<cta>}")
         machine.named_barrier(out, self.barrier, WARPGROUP)
         out.when(self.leads, lambda: self._send(store, chunk, buffer))
         self.count += 1

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from mlir import ir
 
-from blutrain.nova.clone import Coordinate, _Cloner
+from blutrain.nova.clone import _LIBM, Coordinate, _Cloner
+from blutrain.nova.gpu.emit_region import SimtCloner
 from blutrain.nova.gpu.hopper.builder import Builder
 
 LOG2_E = 1.4426950408889634
@@ -28,7 +29,18 @@ class _DeviceCloner(_Cloner):
     def op(self, op: ir.Operation, operands: list[str]) -> list[str]:
         if len(op.results) == 1 and str(op.results[0].type) == "f32" and op.name in _APPROXIMATE:
             return [_APPROXIMATE[op.name](self, operands)]
+        if op.name in _LIBM or op.name == "arith.remf":
+            return [self._one_by_one(op, operands)]
         return super().op(op, operands)
+
+    def _one_by_one(self, op: ir.Operation, operands: list[str]) -> str:
+        """What has code for scalars only."""
+        dtypes = [str(v.type) for v in op.operands]
+        results = []
+        for lane in range(self.lanes):
+            elements = [self.out.element(x, lane, d, self.lanes) for x, d in zip(operands, dtypes, strict=True)]
+            results += SimtCloner(self.out, 0).op(op, elements)
+        return self.out.vector(results, str(op.results[0].type))
 
     def extend(self, x: str, dtype: str) -> str:
         return self.out.value(f"arith.extf {x} : {self.type(dtype)} to {self.type('f32')}")
@@ -61,14 +73,9 @@ class _DeviceCloner(_Cloner):
     def _each(self, text: str, operands: list[str]) -> str:
         """One instruction for each lane."""
         constraints = ",".join(["=f", *["f"] * len(operands)])
-        lanes = self.lanes or 1
-        columns = [
-            [self.out.element(x, lane, "f32", lanes) for lane in range(lanes)] if self.lanes else [x] for x in operands
-        ]
-        results = [
-            self.out.pure_asm(text, constraints, [(c[lane], "f32") for c in columns], "f32") for lane in range(lanes)
-        ]
-        return self.out.vector(results, "f32") if self.lanes else results[0]
+        elements = [[self.out.element(x, lane, "f32", self.lanes) for x in operands] for lane in range(self.lanes)]
+        results = [self.out.pure_asm(text, constraints, [(e, "f32") for e in lane], "f32") for lane in elements]
+        return self.out.vector(results, "f32")
 
 
 _APPROXIMATE = {

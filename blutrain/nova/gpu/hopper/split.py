@@ -108,7 +108,10 @@ def emit_sum(out: Builder, tiles: Tiles) -> None:
     """The second phase: one warpgroup for each chunk."""
     thread = Thread.read(out)
     chunks = num_chunks(tiles)
-    tile, rest = out.div(thread.block, tiles.schedule.slots * chunks), out.rem(thread.block, tiles.schedule.slots * chunks)
+    tile, rest = (
+        out.div(thread.block, tiles.schedule.slots * chunks),
+        out.rem(thread.block, tiles.schedule.slots * chunks),
+    )
     slot, number = out.div(rest, chunks), out.rem(rest, chunks)
     consumer = Consumer(thread, thread.index, 0, slot)
     chunk = locate_chunk(out, tiles, number)
@@ -150,7 +153,9 @@ def emit_cluster_sum(out: Builder, tiles: Tiles):
             chunk = locate_chunk(out, tiles, within)
             at = out.add(out.mul(slot, share_bytes), out.mul(consumer.lane_in_group, 16))
             at = out.add(thread.shared, out.add(at, out.mul(chunk.group, WARPGROUP * 16)))
-            totals = {g: _sum_over_cluster(out, tiles, out.add(at, g * WARPGROUP * 16)) for g in groups_of(chunk.pieces)}
+            totals = {
+                g: _sum_over_cluster(out, tiles, out.add(at, g * WARPGROUP * 16)) for g in groups_of(chunk.pieces)
+            }
             finish_chunk(out, epilogue, place, Consumer(thread, consumer.lane_in_group, 0, slot), chunk, totals)
             return []
 
@@ -171,4 +176,3 @@ def _sum_over_cluster(out: Builder, tiles: Tiles, address: Integer) -> str:
         vector = out.vector(out.unpack(loaded, "f32", 4), "f32")
         total = out.value(f"arith.addf {total}, {vector} : {VECTOR_TYPE}") if total else vector
     return total
-

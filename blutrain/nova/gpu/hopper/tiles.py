@@ -15,8 +15,6 @@ WARPGROUP = 128  # threads
 SWIZZLE_ATOM = 1024  # bytes: shared-memory alignment of a 128-byte-swizzled tile
 MAX_WGMMA_COLUMNS = 256
 BARRIER_BYTES = 8
-STAGING_ROW_BYTES = 128
-STAGING_BYTES = CONSUMER_ROWS * STAGING_ROW_BYTES
 # Registers of a thread once the warpgroups have traded them (setmaxnreg): 65536 in all, multiples of 8.
 CONSUMER_REGISTERS = {1: 232, 2: 232, 3: 160}
 PRODUCER_REGISTERS = {1: 40, 2: 40, 3: 24}
@@ -29,7 +27,7 @@ class Tiles:
     shared_bytes: int  # a block's
     num_sms: int
     num_reductions: int = 0
-    staged: bool = True  # does any result leave through staging buffers
+    staging_row_bytes: int = 0  # of a staging buffer; 0 where all results leave straight from registers
 
     # --- the product's axes as wgmma sees them
 
@@ -160,10 +158,12 @@ class Tiles:
 
     @property
     def staging_bytes(self) -> int:
-        """Of all consumers. The register form and split k store straight from registers."""
-        if not self.staged or self.in_registers or self.schedule.split > 1:
-            return 0
-        return self.schedule.consumers * self.schedule.staging * STAGING_BYTES
+        """Of all consumers."""
+        return self.schedule.consumers * self.schedule.staging * self.staging_buffer_bytes
+
+    @property
+    def staging_buffer_bytes(self) -> int:
+        return CONSUMER_ROWS * self.staging_row_bytes
 
     @property
     def sums_offset(self) -> int:
