@@ -292,3 +292,41 @@ def test_text_has_one_micro_kernel():
         schedule = contract.configure(kernel, host_cpu())
         text = contract.generate(kernel, host_cpu(), schedule).text
     assert text.count("vector.fma") == K_UNROLL * schedule["mr"] * schedule["nv"]
+
+
+def test_dropout_mask_and_stored_mask():
+    """Random bits by logical element index: the same on every vector unit; a boolean operand is read as bytes."""
+    m, n, k = 33, 45, 20
+    text = KernelText()
+    a, b = text.operand(m, k), text.operand(n, k)
+    seed, draw = text.operand(dtype="i64"), text.operand(dtype="i64")
+    keep = text.operand(m, n, dtype="i1")
+    c = multiply(text, a, b, NT, (m, n))
+    region = f"""%i = linalg.index 0 : index
+        %j = linalg.index 1 : index
+        %i64 = arith.index_cast %i : index to i64
+        %j64 = arith.index_cast %j : index to i64
+        %width = arith.constant {n} : i64
+        %row = arith.muli %i64, %width : i64
+        %e = arith.addi %row, %j64 : i64
+        %r = "nova.random_bits"(%b, %c, %e) : (i64, i64, i64) -> i32
+        %zero = arith.constant 0 : i32
+        %p = arith.cmpi slt, %r, %zero : i32
+        %both = arith.andi %p, %d : i1
+        %off = arith.constant 0.0 : f32
+        %y = arith.select %both, %a, %off : f32
+        %y"""
+    inputs = [(c, "(d0, d1)"), (seed, "()"), (draw, "()"), (keep, "(d0, d1)")]
+    source = text.finish(text.map(inputs, (m, n), "f32", region))
+    x, y = randoms(12, "f32", (m, k), (n, k))
+    mask = np.random.default_rng(3).random((m, n)) < 0.8
+    operands = [x, y, np.array(7, np.int64), np.array(3, np.int64), mask]
+    want = x.astype(float) @ y.T.astype(float)
+    kept = None
+    for facts in (host_cpu(), facts_like("avx2"), facts_like("neon")):
+        out = np.full((m, n), np.nan, np.float32)
+        run(build(source, facts), operands, [out])
+        check(out[out != 0], want[out != 0], 50, "f32")
+        assert kept is None or np.array_equal(kept, out != 0)
+        kept = out != 0
+    assert not kept[~mask].any() and 0.4 < kept[mask].mean() < 0.6
