@@ -75,8 +75,8 @@ class FunctionNode:
 
     def __init__(self, function, context: FunctionContext, args, results, single: bool):
         self.function, self.context, self.hooks, self.freed, self.single = function, context, None, False, single
-        self.number, self.location = tape.next_number(), user_location()
         self.edges = [tape.edge_of(x) for x in args]
+        self.number, self.location = tape.next_number(), user_location()
         self.avals = tuple([x._aval if isinstance(x, Tensor) else None for x in args])
         self.result_avals = tuple([r._aval for r in results])
         self.device = results[0].device

@@ -69,8 +69,8 @@ class Node:
 
     def __init__(self, prim, operands, results, attrs, location):
         self.prim, self.attrs, self.location, self.hooks = prim, attrs, location, None
-        self.number = next(_numbers)
         self.edges = edges = [edge_of(x) for x in operands]
+        self.number = next(_numbers)  # after the edges: those may make deferred nodes, which come before this one
         self.avals = [dispatch.aval_of(x) for x in operands]
         self.result_avals = [r._aval for r in results]
         kept: list[Any] = [None if isinstance(x, Tensor) else x for x in operands]

@@ -1,130 +1,286 @@
 """A compiled module: its options, and the part of a call's key that depends on the module rather than on the arguments.
 
-While a call is recorded, the plain attributes that `forward` reads are noted; afterwards they are guards. Anything that could change them
-or the tree bumps `structure_epoch`, so an unchanged epoch means an unchanged key and costs one comparison.
+While a call is recorded, the attributes that `forward` reads are noted. Plain ones are guards afterwards; tensors that
+are neither parameters nor buffers become operands of the call, like arguments. What could change the tree or a plain
+attribute bumps `structure_epoch`, so an unchanged epoch means an unchanged key and costs one comparison; attributes that
+can change without a bump (lists, objects, what a class holds) are compared at every call.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import random
+import types
 import weakref
-from typing import Any
+from dataclasses import is_dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 
+from .. import config
 from ..nn.compile_options import CompileOptions
 from ..nn.module import Module
-from ..tensor.tensor import Tensor, structure_epoch
+from ..nn.parameter import Parameter
+from ..tensor.device import cpu
+from ..tensor.dtype import get_default_dtype
+from ..tensor.tensor import Tensor, storage_epoch, structure_epoch
+from .steps import has_hooks, memory
 from .trace import freeze
+
+if TYPE_CHECKING:
+    from .log import Log
+
+MAX_STATES = 256  # states of a module remembered
 
 _tokens = itertools.count(1)
 _MISSING = object()
 # Attributes of every Module that the key covers by itself, or that are no business of forward.
 _OWN = frozenset(Module().__dict__) | {"__dict__", "__class__"}
+_DEPTH = 3  # how far guards look into objects that attributes hold
+
+
+class State(NamedTuple):
+    """What a call's key holds of a module: the tree, the guards of both kinds, the settings of the process."""
+
+    tree: tuple
+    stable: tuple
+    changeable: tuple
+    settings: tuple
 
 
 class CompiledModule:
-    """What `Module.compile()` leaves on the module as `_compiled`."""
+    """What `Module.compile()` leaves on the module as `_compiled`.
+
+    programs: the sequences that hold a program, least recently used first; refused: state -> reason it runs eagerly.
+    """
 
     def __init__(self, module: Module, options: CompileOptions):
         self._module = weakref.ref(module)
         self.name = type(module).__name__
         self.token = next(_tokens)
         self.options = options
-        self.noted: dict[tuple[int, str], tuple[Module, str]] = {}
         self.refused: dict[Any, str] = {}
-        self.programs: list[Any] = []  # steps that hold a program, least recently used first
-        self._keys: dict[Any, int] = {}
-        self._key = self._epoch = -1
-        self._mutable = False
+        self.programs: list[Any] = []
+        self.evictions = 0
+        self.has_hooks = False
+        self._places: dict[str, dict[tuple[int, str], weakref.ref]] = {"stable": {}, "changeable": {}, "inputs": {}}
+        self._found: dict[str, list] = {}
+        self._numbers: dict[State, int] = {}
+        self._state = State((), (), (), ())
+        self._before = self._state
+        self._epoch = self._device_epoch = None
+        self._device: Any = None
+
+    # ---------------------------------------------------------------- the key
 
     def key(self) -> int:
-        """A small number for the state of the module: tree, modes, requires_grad, hooks and noted attributes."""
-        if self._epoch != structure_epoch.value or self._mutable:
-            self._epoch = structure_epoch.value
-            self._key = self._keys.setdefault(self._state(), len(self._keys))
-        return self._key
+        """A small number for the state of the module: tree, modes, requires_grad, noted attributes, settings."""
+        tree, stable = self._state.tree, self._state.stable
+        epoch = structure_epoch.value, storage_epoch.value
+        if self._epoch != epoch:
+            self._epoch = epoch
+            tree, stable = self._tree(), self._guards("stable")
+        settings = config.get("matmul_precision"), get_default_dtype()
+        return self._enter(State(tree, stable, self._guards("changeable"), settings))
 
-    def _state(self) -> tuple:
-        module = self._module()
-        tree = []
-        for m in module.modules():
-            tensors = [
-                (k, id(v), v.requires_grad)
-                for k, v in m.__dict__.items()
-                if isinstance(v, Tensor) and self._is_state(m, k, v)
-            ]
-            tree.append((id(m), m.training, tuple(tensors), _hook_count(m)))
-        noted = [(key, _guard(m.__dict__.get(name, _MISSING))) for key, (m, name) in self.noted.items()]
-        return tuple(tree), tuple(noted)
+    def _enter(self, state: State) -> int:
+        number = self._numbers.get(state)
+        if number is None:
+            if len(self._numbers) > MAX_STATES:
+                self._numbers.clear()
+            number = self._numbers[state] = next(_tokens)
+        if state is not self._state and state != self._state:
+            self._before = self._state
+        self._state = state
+        return number
 
-    @staticmethod
-    def _is_state(module: Module, name: str, value: Tensor) -> bool:
-        """Parameters, buffers and constant tensors; a pending side output of a step is none."""
-        return value.is_leaf and value._pending is None and (value.requires_grad or name in module._buffers)
+    def _guards(self, kind: str) -> tuple:
+        return tuple([_guard(_read(ref(), key[1])) for key, ref in self._places[kind].items()])
 
-    def has_hooks(self) -> bool:
-        """Whether any module of the tree has hooks."""
-        return any(_hook_count(m) for m in self._module().modules())
+    def _tree(self) -> tuple:
+        """What decides the structure of the trace; as a side effect, whether there are hooks."""
+        tree, self.has_hooks = [], False
+        for m in self._modules():
+            tensors = [(k, t) for k, t in m.__dict__.items() if isinstance(t, Tensor) and _is_state(m, k, t)]
+            known = [(k, id(t), t.requires_grad, t._aval, t.device) for k, t in tensors]
+            tree.append((id(m), m.training, tuple(known)))
+            self.has_hooks |= _hook_count(m) > 0 or any(has_hooks(t) for _, t in tensors)
+        return tuple(tree)
+
+    def _modules(self) -> list[Module]:
+        return list(self._module().modules())
+
+    @property
+    def device(self):
+        """The device of the module's parameters (the CPU where it has none)."""
+        epoch = storage_epoch.value, structure_epoch.value
+        if self._device_epoch != epoch:
+            tensor = next(itertools.chain(self._module().parameters(), self._module().buffers()), None)
+            self._device, self._device_epoch = cpu if tensor is None else tensor.device, epoch
+        return self._device
+
+    def tensor_inputs(self) -> list[Tensor | None]:
+        """The tensors in attributes that forward reads as it reads its arguments."""
+        values = [_read(ref(), key[1]) for key, ref in self._places["inputs"].items()]
+        return [v if isinstance(v, Tensor) else None for v in values]
+
+    def changing_guard(self) -> str:
+        """Names what differed between the last two states of the module, for a warning."""
+        old, new = self._before, self._state
+        for kind, before, after in (("stable", old.stable, new.stable), ("changeable", old.changeable, new.changeable)):
+            for key, x, y in zip(self._places[kind], before, after):
+                if x != y:
+                    return self._name_of(key)
+        if old.tree and old.tree != new.tree:
+            return "train/eval mode, requires_grad or the parameters"
+        return "shapes or values of the arguments, or what follows the call"
+
+    def _name_of(self, key: tuple[int, str]) -> str:
+        names = {id(m): path for path, m in self._module().named_modules()}
+        return f"the attribute {'.'.join(filter(None, [names.get(key[0], ''), key[1]]))!r}"
+
+    # ---------------------------------------------------------------- while a call is recorded
 
     @contextlib.contextmanager
-    def noting(self):
-        """While it is open, reads of plain attributes of the tree's modules are noted as guards."""
-        modules = list(self._module().modules())
+    def noting(self, log: Log):
+        """While it is open, reads of attributes of the tree's modules are noted."""
+        modules = self._modules()
         classes = [type(m) for m in modules]
-        before = len(self.noted)
         by_id = {id(m): m for m in modules}
+        self._found = {"stable": [], "changeable": [], "inputs": []}
         for m, cls in zip(modules, classes, strict=True):
-            object.__setattr__(m, "__class__", _noting_class(cls, self, by_id))
+            object.__setattr__(m, "__class__", _noting_class(cls, self, by_id, log))
         try:
             yield
         finally:
             for m, cls in zip(modules, classes, strict=True):
                 object.__setattr__(m, "__class__", cls)
-            if len(self.noted) != before:
-                self._epoch = -1
-                self._mutable = any(isinstance(m.__dict__.get(n), (list, dict, set)) for m, n in self.noted.values())
 
-    def note(self, module: Module, name: str) -> None:
-        """Remember that forward read a plain attribute."""
-        self.noted[(id(module), name)] = (module, name)
+    def note(self, module: Module, name: str, value, log: Log) -> None:
+        """Forward read an attribute that is neither parameter, buffer nor sub-module."""
+        key, kind = (id(module), name), "stable"
+        if isinstance(value, Tensor):
+            if _is_made_in(value, log) or _is_state(module, name, value):
+                return
+            kind = "inputs"
+        elif name not in module.__dict__ and value is not _MISSING:
+            if not _is_plain(value) or hasattr(inspect.getattr_static(type(module), name, None), "__get__"):
+                return
+            kind = "changeable"
+        elif _can_change(value):
+            kind = "changeable"
+        if not any(key in places for places in self._places.values()):
+            self._places[kind][key] = weakref.ref(module)
+            self._found[kind].append(value if kind == "inputs" else _guard(value))
+
+    def recorded_key(self) -> int:
+        """The key that the call just recorded would have had, had all it reads been known before."""
+        found, self._epoch = self._found, None
+        stable, changeable = (
+            self._state.stable + tuple(found["stable"]),
+            self._state.changeable + tuple(found["changeable"]),
+        )
+        return self._enter(self._state._replace(stable=stable, changeable=changeable))
+
+    def new_inputs(self) -> list[Tensor]:
+        """The tensors that tensor_inputs will give from now on and did not give before the call just recorded."""
+        return self._found["inputs"]
+
+    def attributes(self) -> dict[int, dict[str, Any]]:
+        """What the modules hold, to be compared later."""
+        return {id(m): dict(m.__dict__) for m in self._modules()}
+
+    def changed_attributes(self, before: dict[int, dict[str, Any]]) -> list[tuple[Module, str, Any]]:
+        """The attributes that were set since `before` (not modules and parameters)."""
+        changed = []
+        for m in self._modules():
+            old = before.get(id(m), {})
+            for name, value in m.__dict__.items():
+                if name not in _OWN and old.get(name, _MISSING) is not value and not isinstance(value, Module):
+                    changed.append((m, name, value))
+        return changed
 
 
-def _noting_class(cls: type, compiled: CompiledModule, modules: dict[int, Module]) -> type:
-    """A subclass whose instances report the reads of their plain attributes."""
+def _noting_class(cls: type, compiled: CompiledModule, modules: dict[int, Module], log: Log) -> type:
+    """A subclass whose instances report the reads of their attributes."""
 
     def __getattribute__(self, name):
-        value = super(noting, self).__getattribute__(name)
-        if name not in _OWN and not isinstance(value, (Tensor, Module)) and id(self) in modules:
-            if name in object.__getattribute__(self, "__dict__"):
-                compiled.note(self, name)
+        if name in _OWN or id(self) not in modules:
+            return super(noting, self).__getattribute__(name)
+        try:
+            value = super(noting, self).__getattribute__(name)
+        except AttributeError:
+            compiled.note(self, name, _MISSING, log)
+            raise
+        if not isinstance(value, Module) and not isinstance(value, types.MethodType):
+            compiled.note(self, name, value, log)
         return value
 
     noting = type(cls.__name__, (cls,), {"__getattribute__": __getattribute__, "__module__": cls.__module__})
     return noting
 
 
+def _read(module: Module | None, name: str):
+    """An attribute as forward would read it."""
+    return _MISSING if module is None else getattr(module, name, _MISSING)
+
+
+def _is_state(module: Module, name: str, value: Tensor) -> bool:
+    """Whether an attribute is a parameter or a buffer: read by reference, and part of the tree's key."""
+    return isinstance(value, Parameter) or (name in module._buffers and memory(value) is not None)
+
+
+def _is_made_in(value: Tensor, log: Log) -> bool:
+    """Whether a tensor was made by the event that is being recorded."""
+    handle = value._pending
+    return handle is not None and handle.log is log and log.current is not None and handle.value >= log.current.first
+
+
 def _hook_count(module: Module) -> int:
-    d = module.__dict__
-    return (
-        len(d["_forward_hooks"])
-        + len(d["_forward_pre_hooks"])
-        + len(d["_backward_hooks"])
-        + len(d["_backward_pre_hooks"])
+    return sum(
+        len(module.__dict__[table])
+        for table in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     )
 
 
-def _guard(value) -> Any:
+def _is_plain(value) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str, bytes, list, tuple, dict, set, frozenset))
+
+
+def _can_change(value) -> bool:
+    """Whether what a value means for forward can change without the attribute being set again."""
+    if value is None or isinstance(value, (bool, int, float, str, bytes, type)) or callable(value):
+        return False
+    if isinstance(value, (tuple, frozenset)):
+        return any(_can_change(v) for v in value)
+    if is_dataclass(value) and value.__dataclass_params__.frozen:
+        return any(_can_change(v) for v in vars(value).values()) if hasattr(value, "__dict__") else False
+    return isinstance(value, (list, dict, set, numpy.ndarray)) or hasattr(value, "__dict__")
+
+
+def _guard(value, depth: int = 0) -> Any:
     """A hashable stand-in for an attribute's value: equal stand-ins mean that forward would do the same."""
-    if isinstance(value, (bool, int, float, str, bytes, type(None))):
-        return type(value).__name__, value
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return type(value).__name__, tuple(_guard(v) for v in value)
+    kind = type(value)
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return kind, freeze(value)
+    if isinstance(value, (list, tuple)):
+        return kind, tuple([_guard(v, depth) for v in value])
+    if isinstance(value, (set, frozenset)):
+        return kind, frozenset([_guard(v, depth) for v in value])
     if isinstance(value, dict):
-        return "dict", tuple((freeze(k), _guard(v)) for k, v in value.items())
-    return _Identity(value)
+        return kind, tuple([(_guard(k, depth), _guard(v, depth)) for k, v in value.items()])
+    if isinstance(value, numpy.ndarray):
+        return kind, value.shape, value.dtype.str, value.tobytes()
+    if (
+        isinstance(value, (Module, Tensor, type))
+        or callable(value)
+        or depth == _DEPTH
+        or not hasattr(value, "__dict__")
+    ):
+        return _Identity(value)
+    return _Identity(value), tuple([(k, _guard(v, depth + 1)) for k, v in vars(value).items()])
 
 
 class _Identity:

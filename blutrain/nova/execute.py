@@ -1,30 +1,35 @@
 """The flush: executes a log by one of the two executors and hands out what it computed.
 
-The interpreter runs a sequence the first time; then the sequence is compiled, and its program runs from the next time on. With
-`first_step="compiled"`, or where the interpreter would need more than `memory_limit`, it is compiled first.
+The interpreter runs a sequence the first time; then the sequence is compiled, and its program runs from the next time
+on. With `first_step="compiled"`, or where the interpreter would need more than `memory_limit`, it is compiled first.
 """
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .. import config
 from ..errors import NovaError
+from ..tensor import dispatch
 from ..tensor.tensor import Tensor
-from .interpret import interpret, peak_bytes
-from .log import Log, Step
-from .open_graph import OpenGraph
 from .explain import announce
+from .interpret import interpret, peak_bytes
+from .log import Log, root_of
+from .open_graph import OpenGraph
 from .program import Program, compile_trace
 from .refuse import refuse
+from .retape import OpenValues, open_values
+from .slots import consumed_error
+from .steps import Handle, Step, alive
 from .trace import Input, Trace
 
 if TYPE_CHECKING:
     from .record import Recorder
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class StepProgram:
     """The program of the sequence that ends at a step. `program` None: seen, but not compiled (yet, or ever: `final`)."""
 
@@ -33,60 +38,111 @@ class StepProgram:
     program: Program | None = None
     final: bool = False
     owner: Any = None
-    residuals: list[int] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 def flush_log(recorder: Recorder, log: Log) -> None:
-    """Execute `log` (already taken out of the recorder). On an exception nothing is updated and the error goes to the caller."""
+    """Execute `log` (already taken out of the recorder). On an exception nothing is updated and the error goes to the
+    caller.
+    """
     step = log.steps[-1]
+    slots = {key: weakref.ref(tensor) for key, tensor in log.grad_tensors.items()}
     log.grad_tensors.clear()
-    wanted = log.wanted()
     try:
-        results = _execute(recorder, log, step, wanted)
+        graph = _graph(log)
+        held = {h.value for h in alive(log.handles)}
+        grads = {value for _, value in log.grads.values()}
+        views = _views(log, held | graph.made, grads)
+        _separate_inputs(log)
+        results = _execute(recorder, log, step, (held | grads | graph.made) - views.keys())
+        log.write_back()
     except BaseException as error:
-        log.fail(error)
-        for count in log.counts:
-            count.value -= 1
+        for handle in alive(log.handles):
+            handle.fail(error)
+        log.unmark()
+        log.uncount()
         raise
-    entry = step.executable
-    if entry is not None and entry.residuals and not log.taped:
-        OpenGraph(log, results, entry.residuals)
+    log.unmark()
+    _view(log, results, views)
+    if not log.taped and any(t.requires_grad for refs in log.live.values() for t in alive(refs)):
+        OpenGraph(log, results, graph)
     log.ungate()
-    log.resolve(results)
-    _deliver_gradients(recorder, log, results)
+    _resolve(log, results, views)
+    _deliver_gradients(recorder, log, results, slots)
     if step.consumed is not None:
         recorder.slots.consume(step.consumed)
+        _close_consumed(log, step)
+
+
+# -------------------------------------------------------------------- what is wanted
+
+
+def _graph(log: Log) -> OpenValues:
+    """What a later backward on tensors still held will read."""
+    held = frozenset(v for v, refs in log.live.items() if any(t.requires_grad for t in alive(refs)))
+    return open_values(log.steps, held) if held else OpenValues((), frozenset(), False)
+
+
+def _views(log: Log, wanted: set[int], grads: set[int]) -> dict[int, int]:
+    """The wanted values that share memory with another wanted or an outside tensor: value -> that one's value.
+
+    They are made again as views, so that what is written to one shows in the other, as in eager mode.
+    """
+    if not any(step.views for step in log.steps):
+        return {}
+    views = {}
+    for value in wanted - grads:
+        root = log.root_value(value)
+        if root != value and (root in wanted or root in log.externals or not log.is_made(root)):
+            views[value] = root
+    return views
+
+
+def _separate_inputs(log: Log) -> None:
+    """Inputs that are views of memory which this log updates are copied: they are read as they are now."""
+    for value, tensor in log.externals.items():
+        if tensor._base is None or value in log.arrays or any(value in step.updates for step in log.steps):
+            continue
+        root = root_of(tensor)
+        updated = [v for step in log.steps for v in step.updates]
+        states = [log.externals[v] if v in log.externals else log.captured(v) for v in updated]
+        if any(root_of(state) is root for state in states):
+            log.arrays[value] = tensor._buffer().copy()
+
+
+# -------------------------------------------------------------------- the two executors
 
 
 def _execute(recorder: Recorder, log: Log, step: Step, wanted: set[int]) -> dict[int, Any]:
     if log.refused is not None:
-        return _interpret(trace_of(log, sorted(wanted)), log)
+        return interpret(trace_of(log, sorted(wanted)), log.bindings())
     entry: StepProgram | None = step.executable
     if entry is not None and entry.program is not None:
         if not wanted <= set(entry.outputs):
-            entry = _compile(recorder, log, step, sorted(wanted | set(entry.outputs)))
+            entry = _compile(log, step, sorted(wanted | set(entry.outputs)))
         if entry.program is not None:
             recorder.replayed_steps += 1
             _touch(entry)
             return _run(entry.program, log)
     outputs = sorted(wanted | set(entry.outputs)) if entry is not None else sorted(wanted)
-    trace = trace_of(log, outputs)
-    final = entry is not None and entry.final
-    if (
-        not final
-        and not step.is_unstable
-        and (_compiles_first(log, trace) or (entry is not None and not step.has_gradients))
-    ):
-        entry = _compile(recorder, log, step, outputs, trace)
-        if entry.program is not None:
+    trace = entry.trace if entry is not None and entry.outputs == outputs else trace_of(log, outputs)
+    may_compile = not step.is_unstable and not (entry is not None and entry.final)
+    compiles_first = may_compile and (_compiles_first(log, trace) or (entry is not None and not step.has_gradients))
+    if compiles_first or (may_compile and step.has_gradients):
+        entry = _compile(log, step, outputs, trace)
+        if compiles_first and entry.program is not None:
             return _run(entry.program, log)
-    results = _interpret(trace, log)
-    if entry is None:
-        step.executable = StepProgram(trace, outputs, owner=log.owner, residuals=log.residuals())
-        if step.has_gradients and not step.is_unstable:
-            _compile(recorder, log, step, outputs, trace)
-    return results
+    elif entry is None:
+        step.executable = StepProgram(trace, outputs, owner=log.owner)
+    return interpret(trace, log.bindings())
+
+
+def _run(program: Program, log: Log) -> dict[int, Any]:
+    if config.get("NOVA_CHECK"):
+        from .check import run_checked
+
+        return run_checked(program, log)
+    return program.run(log)
 
 
 def _compiles_first(log: Log, trace: Trace) -> bool:
@@ -98,23 +154,14 @@ def _compiles_first(log: Log, trace: Trace) -> bool:
     return options.memory_limit is not None and peak_bytes(trace) > options.memory_limit
 
 
-def _run(program: Program, log: Log) -> dict[int, Any]:
-    if config.get("NOVA_CHECK"):
-        from .check import run_checked
-
-        return run_checked(program, log)
-    return program.run(log)
-
-
-def _interpret(trace: Trace, log: Log) -> dict[int, Any]:
-    return interpret(trace, log.bindings())
-
-
-def _compile(recorder: Recorder, log: Log, step: Step, outputs: list[int], trace: Trace | None = None) -> StepProgram:
-    """Compile the sequence that ends at `step`; where that is not possible, say so once and leave it to the interpreter."""
+def _compile(log: Log, step: Step, outputs: list[int], trace: Trace | None = None) -> StepProgram:
+    """Compile the sequence that ends at `step`; where that is not possible, say so once and leave it to the
+    interpreter.
+    """
     trace = trace or trace_of(log, outputs)
-    residuals = step.executable.residuals if step.executable is not None else log.residuals()
-    entry = step.executable = StepProgram(trace, outputs, owner=log.owner, residuals=residuals)
+    entry = StepProgram(trace, outputs, owner=log.owner)
+    _forget(step.executable)
+    step.executable = entry
     options = log.owner.options if log.owner is not None else None
     if not log.device.is_cpu:
         reason, detail = "device", str(log.device)
@@ -140,9 +187,13 @@ def _touch(entry: StepProgram) -> None:
         return
     programs = entry.owner.programs
     if not programs or programs[-1] is not entry:
-        if entry in programs:
-            programs.remove(entry)
+        _forget(entry)
         programs.append(entry)
+
+
+def _forget(entry: StepProgram | None) -> None:
+    if entry is not None and entry.owner is not None and entry in entry.owner.programs:
+        entry.owner.programs.remove(entry)
 
 
 def _room_for(entry: StepProgram) -> bool:
@@ -159,43 +210,89 @@ def _room_for(entry: StepProgram) -> bool:
 
 def _changing_guard(owner) -> str:
     """Names what differs between the calls, for the warning about too many programs."""
-    return f"{owner.options.max_programs} programs of {owner.name} are in use; what keeps changing: {owner.changing_guard()}"
+    in_use = f"{owner.options.max_programs} programs of {owner.name} are in use"
+    return f"{in_use}; what keeps changing: {owner.changing_guard()}"
 
 
 def trace_of(log: Log, outputs: list[int]) -> Trace:
     """The trace of all steps of a log."""
     trace = Trace(log.device, outputs=list(outputs))
+    roles: dict[int, str] = {}
     for step in log.steps:
         trace.avals += step.avals
         trace.nodes += step.nodes
         trace.updates.update(step.updates)
+        roles.update(dict.fromkeys(step.operands, "input"))
+        roles.update(dict.fromkeys((v for v, _ in step.captured), "state"))
+        roles.update(dict.fromkeys((v for _, v in step.grad_operands), "state"))
+        roles.update(dict.fromkeys(step.scalars, "scalar"))
     consumed = log.steps[-1].consumed
-    grads = {v: p for s in log.steps for p, v in s.grad_operands}
-    if consumed is not None:
-        for value, parameter in grads.items():
+    for step in log.steps if consumed is not None else ():
+        for parameter, value in step.grad_operands:
             if id(parameter) in consumed.members:
                 trace.updates.pop(value, None)
-    roles = {}
-    for step in log.steps:
-        roles.update({v: "input" for v in step.operands})
-        roles.update({v: "state" for v, _ in step.captured})
-        roles.update({v: "state" for _, v in step.grad_operands})
-        roles.update({v: "scalar" for v in step.scalars})
-    roles.update({v: "state" for v in trace.updates})
+    roles.update(dict.fromkeys(trace.updates, "state"))
     trace.inputs = [Input(v, roles[v], trace.avals[v]) for v in sorted(roles)]
     return trace
 
 
-def _deliver_gradients(recorder: Recorder, log: Log, results: dict[int, Any]) -> None:
-    """Gradients that no step consumed become `p.grad`."""
-    updated = {v: t for s in log.steps for t, v in s.grad_operands}
-    into = {id(p): log.externals[v] for v, p in updated.items()}
+# -------------------------------------------------------------------- handing out
+
+
+def _view(log: Log, results: dict[int, Any], views: dict[int, int]) -> None:
+    """Make the values that are views of others from the arrays of those."""
+
+    def array(value: int):
+        if value in results and value not in views:
+            return results[value]
+        node = next((step.views[value] for step in log.steps if value in step.views), None)
+        if node is None:
+            tensor = log.externals.get(value)
+            return (tensor if tensor is not None else log.captured(value))._array
+        return dispatch.execute(node.prim, log.device, [array(node.operands[0])], node.attrs)
+
+    for value in views:
+        results[value] = array(value)
+
+
+def _resolve(log: Log, results: dict[int, Any], views: dict[int, int]) -> None:
+    """Give every pending tensor its array: one for each handle."""
+    owners: dict[int, Handle] = {}
+    for handle in alive(log.handles):
+        array = results[handle.value]
+        first = owners.setdefault(handle.value, handle)
+        handle.array, handle.log = array if first is handle else array.copy(), None
+    for refs in log.live.values():
+        for tensor in alive(refs):
+            if tensor._pending is not None:
+                tensor._array, tensor._pending = tensor._pending.array, None
+    for value, root in views.items():
+        base = log.externals.get(root)
+        if base is None:
+            base = next(iter(alive(log.live.get(root, ()))), None) if log.is_made(root) else log.captured(root)
+        for tensor in alive(log.live.get(value, ())) if base is not None else ():
+            dispatch.link_view(tensor, base)
+
+
+def _close_consumed(log: Log, step: Step) -> None:
+    """Gradients that were added up only inside of the step were never written: whoever still holds one must not read it."""
+    for known in log.steps:
+        for parameter, value in known.grad_operands:
+            if id(parameter) in step.consumed.members:
+                handle = log.externals[value]._pending = Handle(None, value)
+                handle.error = consumed_error()
+
+
+def _deliver_gradients(recorder: Recorder, log: Log, results: dict[int, Any], slots: dict[int, weakref.ref]) -> None:
+    """Gradients that no step consumed become `p.grad`. slots: id of the parameter -> the tensor that p.grad gave."""
+    added_to = {id(p) for step in log.steps for p, _ in step.grad_operands}
+    taken = {h.value for h in alive(log.handles)}
     for key, (parameter, value) in log.grads.items():
-        old = into.get(key)
-        if old is not None:  # added to in place
-            old._bump_version()
+        if key in added_to:
             continue
-        tensor = log.resolved(value)
-        if tensor is None or tensor._grad is not None or tensor is parameter:
-            tensor = Tensor._wrap(results[value], log.device, parameter._aval)
+        tensor = slots[key]() if key in slots else None
+        if tensor is None:
+            array = results[value].copy() if value in taken else results[value]
+            tensor = Tensor._wrap(array, log.device, parameter._aval)
+        taken.add(value)
         recorder.slots.set(parameter, tensor)

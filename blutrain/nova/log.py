@@ -1,156 +1,61 @@
-"""The log: what is pending, and the tree of event sequences seen so far.
+"""The log: what is pending since the last flush.
 
-A `Step` is one event (a module call, an operation on a pending tensor, a backward, an optimizer step, ...) after the events that lead to
-it; its children are the events seen next. It keeps what the event added to the trace, so that a known event need not run user code:
-its results become pending tensors again ("replay"). A new event is recorded: user code runs on pending tensors with a live tape. Where a
-new event follows replayed ones, the tape of those is built from their steps first (`hydrate`).
+Events enter it in two ways. A known one is replayed: its results become pending tensors again. A new one is recorded:
+user code runs on pending tensors with a live tape. Where a new event follows replayed ones, the tape of those is built
+from their steps first (`hydrate`).
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from ..errors import message
 from ..tensor import dispatch
 from ..tensor.aval import Aval
-from ..tensor.tensor import Tensor, aval_of, storage_epoch
+from ..tensor.primitive import TABLE
+from ..tensor.tensor import Tensor, aval_of
 from .refuse import refuse
-from .trace import Constant, Location, Node, freeze
+from .retape import rebuild
+from .steps import (
+    FunctionCall,
+    Handle,
+    Leaf,
+    RuntimeFloat,
+    RuntimeInt,
+    Step,
+    Taped,
+    alive,
+    map_tree,
+    memory,
+    runtime_scalar,
+)
+from .trace import Constant, Location, Node
 
-MAX_VARIANTS = 2  # programs for calls with equal keys that record different things
+if TYPE_CHECKING:
+    from .compiled import CompiledModule
 
-
-class Handle:
-    """Makes tensors pending: the log that owns them and the number of their value there; after the flush, the array or the error.
-
-    A tensor and the aliases that autograd saves of it share one handle. `viewed`: another pending tensor is a view of this one (or the
-    other way round), so that a change in place of one would have to show in the other.
-    """
-
-    __slots__ = ("__weakref__", "array", "error", "log", "value", "viewed")
-
-    def __init__(self, log: Log, value: int):
-        self.log, self.value = log, value
-        self.array = self.error = None
-        self.viewed = False
-
-
-class RuntimeFloat(float):
-    """A Python float that is read at each replay; `value` is its number in the trace."""
-
-    value: int
-
-
-class RuntimeInt(int):
-    """A Python int that is read at each replay (seeds, draw numbers); `value` is its number in the trace."""
-
-    value: int
-
-
-class Leaf(NamedTuple):
-    """Stands in a step's result for a tensor: a pending one (`external` false) or a tensor that came in from outside."""
-
-    value: int
-    requires_grad: bool
-    external: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class FunctionCall:
-    """A custom autograd Function on the tape: its node and the value numbers of its operands and results."""
-
-    node: Any
-    operands: tuple[int | None, ...]
-    results: tuple[int, ...]
-
-
-@dataclass(slots=True, eq=False)
-class Step:
-    """One event in the tree of sequences, and what it adds to the trace.
-
-    operands: values of the tensors the event brought in, in order; captured: tensors read by reference (parameters, buffers, moments);
-    grad_operands: (parameter, value) where the gradient already in `p.grad` is added to; scalars: run-time scalars, those of the event
-    before those of random draws; draws: (generator, count); taped: for each entry of `items` whether it is on the tape.
-    """
-
-    key: tuple
-    parent: Step | None
-    first: int = 0
-    avals: list[Aval] = field(default_factory=list)
-    nodes: list[Node] = field(default_factory=list)
-    items: list[Node | FunctionCall] = field(default_factory=list)
-    taped: list[bool] = field(default_factory=list)
-    operands: list[int] = field(default_factory=list)
-    captured: list[tuple[int, Tensor]] = field(default_factory=list)
-    index: dict[int, int] = field(default_factory=dict)
-    grad_operands: list[tuple[Tensor, int]] = field(default_factory=list)
-    scalars: list[int] = field(default_factory=list)
-    draws: list[tuple[Any, int]] = field(default_factory=list)
-    updates: dict[int, int] = field(default_factory=dict)
-    rebinds: list[tuple[int, int]] = field(default_factory=list)
-    result: Any = None
-    attributes: list[tuple[Any, str, Any]] = field(default_factory=list)
-    grads: dict[int, tuple[Tensor, int]] | None = None
-    boundary: list[tuple[int, int]] = field(default_factory=list)
-    freed: list[int] = field(default_factory=list)
-    optimizer: Any = None
-    buckets: list[Any] = field(default_factory=list)
-    consumed: Any = None
-    verified: bool = False
-    children: dict[tuple, list[Step]] = field(default_factory=dict)
-    leaves: dict[tuple, list[Tensor]] = field(default_factory=dict)
-    executable: Any = None
-    _arrays: dict[int, int] = field(default_factory=dict)
-    _arrays_epoch: int = -1
-
-    def by_array(self) -> dict[int, int]:
-        """id of the array -> value, for what was captured: an alias (what autograd saved of a parameter) has its array."""
-        if self._arrays_epoch != storage_epoch.value:
-            self._arrays = {id(t._array): self.index[id(t)] for _, t in self.captured if id(t) in self.index}
-            self._arrays_epoch = storage_epoch.value
-        return self._arrays
-
-    @property
-    def has_gradients(self) -> bool:
-        """Whether a backward is part of the sequence that ends here, or may follow."""
-        step = self
-        while step.parent is not None:
-            if step.key[0] == "call" and step.key[2][1]:
-                return True
-            step = step.parent
-        return False
-
-    @property
-    def is_unstable(self) -> bool:
-        """Whether a call on the way here keeps recording something new: a program would rarely serve twice."""
-        step = self
-        while step.parent is not None:
-            if len(step.parent.children[step.key]) > MAX_VARIANTS:
-                return True
-            step = step.parent
-        return False
-
-    def digest(self) -> tuple:
-        """What must be equal for two recordings of one event to be the same program text."""
-        captured = tuple((v, id(t)) for v, t in self.captured)
-        return (tuple(n.key() for n in self.nodes), tuple(self.avals), captured, freeze(self.updates), repr(self.result),
-                tuple(self.scalars))  # fmt: skip
+_TENSOR = object()  # marks a tensor in a key: equal to nothing that user code can pass
 
 
 class Log:
-    """The events since the last flush."""
+    """The events since the last flush.
+
+    A value number stands for one memory, and a handle too; only after `target.copy_(x)` two handles have one number.
+    owner: the compiled module whose options hold; taped: the pending tensors have their tape; externals: value -> outside
+    tensor, arrays: value -> what is bound in its place; fresh: outside tensors that the coming event brings in; live:
+    value -> the tensors that stand for it; proxies: id of an outside tensor with a tape of its own -> leaf in its place;
+    marked: real tensors that an event writes, pending until the flush.
+    """
 
     def __init__(self, device, root: Step):
         self.device = device
+        self.owner: CompiledModule | None = None
         self.steps: list[Step] = []
         self.position = root
         self.current: Step | None = None
         self.taped = True
         self.next = 0
-        self.avals: list[Aval] = []
         self.externals: dict[int, Tensor] = {}
         self.arrays: dict[int, Any] = {}
         self.values: dict[int, int] = {}
@@ -158,38 +63,35 @@ class Log:
         self.fresh: dict[int, Tensor] = {}
         self.scalars: list[float | int] = []
         self.live: dict[int, list[weakref.ref]] = {}
+        self.handles: list[weakref.ref] = []
         self.grad_tensors: dict[int, Tensor] = {}
         self.proxies: dict[int, Tensor] = {}
-        self.handles: list[weakref.ref] = []
+        self.marked: list[Tensor] = []
         self.draw_scalars: dict[int, tuple] = {}
         self.counts: list[Any] = []
-        self.recorded_buckets: list[Any] = []
-        self.owner: Any = None
         self.has_backward = False
         self.refused: tuple[str, Location] | None = None
+        self.deferred = dispatch.tape.deferred(self.hydrate)
 
     # ---------------------------------------------------------------- operands
 
-    def ref(self, tensor: Tensor):
-        """The part of an event's key that stands for a tensor operand; a tensor not seen in this log is noted as fresh."""
+    def ref(self, tensor: Tensor) -> tuple:
+        """The part of an event's key that stands for a tensor; one not seen in this log is noted as fresh."""
         if tensor._pending is not None:
-            return tensor._pending.value
+            return _TENSOR, tensor._pending.value, tensor.requires_grad, tensor.grad_fn is None
         value = self.find(tensor)
         if value is not None:
-            return value, tensor.requires_grad
+            return _TENSOR, value, tensor.requires_grad, "real"
         self.fresh.setdefault(id(tensor), tensor)
-        position = list(self.fresh).index(id(tensor))
-        base = tensor._base
-        aliased = None if base is None else self.find(base)
-        return (
-            "new",
-            position,
-            tensor._aval,
-            tensor.requires_grad,
-            tensor.grad_fn is not None,
-            base is not None,
-            aliased,
-        )
+        return self._new_ref(tensor, list(self.fresh.values()))
+
+    def _new_ref(self, tensor: Tensor, fresh: list[Tensor]) -> tuple:
+        """`fresh`: the outside tensors of the event, this one among them. Which of them share memory is part of the key."""
+        root, position = root_of(tensor), next(i for i, t in enumerate(fresh) if t is tensor)
+        first = next(i for i, t in enumerate(fresh) if root_of(t) is root)
+        aliased = None if tensor._base is None else self.find(tensor._base)
+        has_tape = tensor.grad_fn is not None
+        return _TENSOR, "new", position, tensor._aval, tensor.requires_grad, has_tape, first, aliased
 
     def find(self, tensor: Tensor) -> int | None:
         """The value that a real tensor, or an alias of one, stands for in this log; None if it is not known."""
@@ -210,13 +112,20 @@ class Log:
 
     def reads(self, tensor: Tensor) -> bool:
         """Whether the log has read this tensor, or one that shares its memory."""
-        root = _root(tensor)
+        root = root_of(tensor)
         read = [t for step in self.steps for _, t in step.captured]
-        return self.find(tensor) is not None or any(_root(t) is root for t in (*self.externals.values(), *read))
+        return self.find(tensor) is not None or any(root_of(t) is root for t in (*self.externals.values(), *read))
+
+    def _shares_memory(self, tensor: Tensor) -> bool:
+        """Whether the log has read another tensor that is a view of the memory of this one."""
+        root, steps = root_of(tensor), [*self.steps, *([self.current] if self.current else [])]
+        known = (*self.externals.values(), *(t for step in steps for _, t in step.captured))
+        return any(root_of(t) is root and t._array is not tensor._array for t in known)
 
     def _bind(self, value: int, tensor: Tensor) -> None:
-        """Remember an outside tensor; memory that user code may change unseen, or that is not contiguous, is copied now."""
+        """Remember an outside tensor; memory that others may change unseen, or that is not contiguous, is copied now."""
         self.externals[value] = tensor
+        self.values[id(tensor)] = value
         array = tensor._buffer()
         self.array_values[id(array)] = value
         if tensor._foreign or not array.flags.c_contiguous:
@@ -236,39 +145,60 @@ class Log:
         self.taped = False
         for value, tensor in zip(step.operands, self.fresh.values(), strict=True):
             self._bind(value, tensor)
-            self.values[id(tensor)] = value
         for parameter, value in step.grad_operands:
-            self._bind_grad(value, parameter)
+            self._bind(value, parameter._grad)
         self.fresh = {}
         self.scalars += scalars
         for generator, count in step.draws:
             self.scalars += (generator.seed, generator.counter)
             generator.counter += count
         self._enter(step)
-        for old, new in step.rebinds:
-            for tensor in alive(self.live.get(old, ())):
-                self._attach(tensor, new)
+        self._forget_rewritten(step)
+        for state, tensor in step.written.items():
+            self._mark(self.externals[state] if tensor is None else tensor, step.updates[state])
+        for handle in alive(self.handles) if step.rebinds else ():
+            if handle.log is self and handle.value in step.rebinds:
+                self.rebind(handle, step.rebinds[handle.value])
         for module, name, tree in step.attributes:
             module.__dict__[name] = self.revive(tree)
         return self.revive(step.result)
 
     def revive(self, tree):
-        """A step's result with pending (or the original outside) tensors in place of its leaves."""
-        return map_tree(
-            tree, Leaf, lambda x: self.externals[x.value] if x.external else self.pending(x.value, x.requires_grad)
-        )
+        """A step's result with pending (or the original outside) tensors in place of its leaves; aliases are aliases."""
+        made: dict[Leaf, Tensor] = {}
+
+        def tensor(leaf: Leaf) -> Tensor:
+            if leaf.external:
+                return self.externals[leaf.value] if leaf.value in self.externals else self.captured(leaf.value)
+            if leaf not in made:
+                made[leaf] = self.pending(leaf.value, leaf.requires_grad)
+            return made[leaf]
+
+        return map_tree(tree, Leaf, tensor)
+
+    def captured(self, value: int) -> Tensor:
+        """The tensor read by reference that a value stands for."""
+        steps = self.steps if self.current is None else (*self.steps, self.current)
+        return next(t for step in reversed(steps) for v, t in step.captured if v == value)
 
     def pending(self, value: int, requires_grad: bool) -> Tensor:
-        """A new pending tensor for a value of this log."""
-        tensor = Tensor._make_pending(self.aval(value), self.device, None)
-        tensor.requires_grad = requires_grad
-        self._attach(tensor, value)
+        """A new pending tensor for a value of this log; an alias of one that is held."""
+        handle = next((t._pending for t in alive(self.live.get(value, ())) if t._pending is not None), None)
+        if handle is None:
+            handle = Handle(self, value)
+            self.handles.append(weakref.ref(handle))
+        tensor = Tensor._make_pending(self.aval(value), self.device, handle)
+        if requires_grad:
+            tensor.requires_grad, tensor.grad_fn = True, self.deferred
+        self.live.setdefault(value, []).append(weakref.ref(tensor))
         return tensor
 
-    def _attach(self, tensor: Tensor, value: int) -> None:
-        handle = tensor._pending = Handle(self, value)
-        self.handles.append(weakref.ref(handle))
-        self.live.setdefault(value, []).append(weakref.ref(tensor))
+    def rebind(self, handle: Handle, value: int) -> None:
+        """A memory was changed in place: what has this handle stands for another value."""
+        if self.current is not None:
+            self.current.rebind(handle.value, value)
+        self.live.setdefault(value, []).extend(self.live.pop(handle.value, ()))
+        handle.value = value
 
     def aval(self, value: int) -> Aval:
         """The aval of a value of this log."""
@@ -281,13 +211,32 @@ class Log:
         self.steps.append(step)
         self.position = step
         self.next = step.first + len(step.avals)
-        self.has_backward |= step.key[0] == "backward"
+        self.has_backward |= step.key[0] == "backward" or step.key[:2] == ("grad", False)
+
+    def _mark(self, tensor: Tensor, value: int) -> None:
+        """A real tensor is about to get a new value: whoever reads it has to wait for the flush."""
+        if tensor._pending is None:
+            tensor._pending = Handle(self, value, tensor._array)
+            self.marked.append(tensor)
+        else:
+            tensor._pending.value = value
+
+    def unmark(self, keep: int = 0) -> None:
+        """The flush is over (or the events after the first `keep` marks never were): their memory is what it is."""
+        for tensor in self.marked[keep:]:
+            tensor._pending.log = tensor._pending = None
+        del self.marked[keep:]
+
+    def _forget_rewritten(self, step: Step) -> None:
+        """Outside tensors that the event wrote stand for the new value, which the step's index knows."""
+        for value, tensor in self.externals.items():
+            if value in step.updates:
+                self.values.pop(id(tensor), None)
+                self.array_values.pop(id(tensor._array), None)
 
     # ---------------------------------------------------------------- recording
 
-    def record(
-        self, key: tuple, scalars: list[float | int], body: Callable[[list], Any], variant_of: Step | None = None
-    ):
+    def record(self, key: tuple, scalars: list[float | int], body: Callable[[list], Any]):
         """Record a new event: `body(runtime scalars)` runs user code; its result is the event's.
 
         An exception in `body` leaves the log as it was before the event.
@@ -295,58 +244,81 @@ class Log:
         if not self.taped:
             self.hydrate()
         step = self.current = Step(key, self.position, first=self.next)
-        saved = dict(self.values), dict(self.externals), list(self.scalars), self.next
+        before, handles = self._state(), [(h, h.value) for h in alive(self.handles)]
+        marks = [t._pending.value for t in self.marked]
         try:
             for tensor in self.fresh.values():
                 value = self._new_value(tensor._aval)
                 step.operands.append(value)
                 self._bind(value, tensor)
-                self.values[id(tensor)] = value
             self.fresh = {}
             result = body([self.scalar(x) for x in scalars])
+            if self.refused is not None:
+                return result
             step.result = self.freeze_result(result)
-        except BaseException:
-            self.values, self.externals, self.scalars, self.next = saved
-            self.fresh = {}
+            known = self.position.known_child(step)
+            if known is None and step.key[0] == "call" and step.key in self.position.children:
+                self._warn_unstable(self.position.children[step.key][0], step)
+        except BaseException as error:
+            self._undo(before, handles, error)
+            self.unmark(len(marks))
+            for tensor, value in zip(self.marked, marks, strict=True):
+                tensor._pending.value = value
             raise
         finally:
             self.current = None
-        self._enter(self._known_variant(step))
+        self._enter(known or self.position.add_child(step))
         return result
 
-    def _known_variant(self, step: Step) -> Step:
-        """The step of an earlier, equal recording (now verified), or `step` entered as a new variant."""
-        variants = self.position.children.setdefault(step.key, [])
-        digest = step.digest()
-        for other in variants:
-            if other.digest() == digest:
-                other.verified = True
-                return other
-        if variants and step.key[0] == "call":
-            self._warn_unstable(variants[0], step)
-        variants.append(step)
-        return step
+    def _state(self) -> tuple:
+        return (dict(self.values), dict(self.externals), dict(self.array_values), dict(self.arrays),
+                dict(self.grad_tensors), list(self.scalars), self.next)  # fmt: skip
+
+    def _undo(self, before: tuple, handles: list[tuple[Handle, int]], error: BaseException) -> None:
+        """Put everything back as it was before the event; its pending tensors keep the error for whoever reads them."""
+        self.values, self.externals, self.array_values, self.arrays, self.grad_tensors, self.scalars, self.next = before
+        self.fresh = {}
+        known = {id(handle) for handle, _ in handles}
+        for handle in alive(self.handles):
+            if id(handle) not in known:
+                handle.fail(error)
+        for handle, value in handles:
+            if handle.value != value:
+                self.live.setdefault(value, []).extend(self.live.pop(handle.value, ()))
+                handle.value = value
+        self.handles = [weakref.ref(handle) for handle, _ in handles]
+        tensors = [t for refs in self.live.values() for t in alive(refs) if t._pending.log is self]
+        self.live = {}
+        for tensor in tensors:
+            self.live.setdefault(tensor._pending.value, []).append(weakref.ref(tensor))
+
+    def uncount(self) -> None:
+        """The optimizer step in this log did not happen."""
+        for count in self.counts:
+            count.value -= 1
+        self.counts = []
 
     def _warn_unstable(self, first: Step, second: Step) -> None:
         """The same call recorded something else: forward depends on a value that is not part of the key."""
         pairs = zip(first.nodes, second.nodes, strict=False)
         node = next((b for a, b in pairs if a.key() != b.key()), second.nodes[-1] if second.nodes else None)
-        strict = self.owner is not None and self.owner.options.strict
         refuse(
             "unstable",
             node.location if node else "<empty>",
-            strict=strict,
+            strict=self.owner is not None and self.owner.options.strict,
             detail=f"first in {node.prim.name}" if node else "",
         )
 
     def scalar(self, number: float | int):
         """A run-time scalar of the event being recorded."""
-        kind = RuntimeFloat if isinstance(number, float) else RuntimeInt
-        result = kind(number)
-        result.value = self._new_value(aval_of(number))
+        result = runtime_scalar(number, self._new_value(aval_of(number)))
         self.current.scalars.append(result.value)
         self.scalars.append(number)
         return result
+
+    def scalar_values(self) -> dict[int, float | int]:
+        """The run-time scalars by value."""
+        return dict(zip((v for step in self.steps for v in step.scalars), self.scalars, strict=True))
 
     def _new_value(self, aval: Aval) -> int:
         self.current.avals.append(aval)
@@ -360,187 +332,175 @@ class Log:
         if x._pending is not None:
             return x._pending.value
         value = self.find(x)
-        return self.capture(x) if value is None else value
-
-    def capture(self, tensor: Tensor) -> int:
-        """Enter a real tensor that is read by reference (a parameter, buffer or moment)."""
-        value = self._new_value(tensor._aval)
-        step = self.current
-        step.captured.append((value, tensor))
-        step.index[id(tensor)] = value
-        step._arrays_epoch = -1
+        if value is None:
+            value = self._new_value(x._aval)
+            self.current.capture(x, value)
         return value
 
-    def grad_operand(self, parameter: Tensor) -> int:
-        """Enter the gradient that `parameter` holds already; each replay takes the one it holds then."""
+    def bind_gradient(self, parameter: Tensor) -> int:
+        """Enter the real gradient in `p.grad` as an operand of the event: it is looked up again at each replay."""
         value = self._new_value(parameter._grad._aval)
         self.current.grad_operands.append((parameter, value))
-        self._bind_grad(value, parameter)
+        self._bind(value, parameter._grad)
         return value
-
-    def _bind_grad(self, value: int, parameter: Tensor) -> None:
-        self.externals[value] = parameter._grad
-        self.values[id(parameter._grad)] = value
 
     def primitive(self, prim, operands, attrs, location: Location):
         """Record one primitive inside the current event; returns pending tensors, linked to the tape."""
         result_avals = prim.infer(*[aval_of(x) for x in operands], **attrs)
         result_avals = result_avals if prim.num_results != 1 else (result_avals,)
-        numbers = tuple(self.operand(x) for x in operands)
-        results = tuple(self._new_value(a) for a in (result_avals or ()))
+        numbers = tuple([self.operand(x) for x in operands])
+        results = tuple([self._new_value(a) for a in (result_avals or ())])
         node = Node(prim, numbers, attrs, results, location)
         step = self.current
         step.nodes.append(node)
-        tensors = tuple(self.pending(v, False) for v in results)
         if "view" in prim.tags:
-            for tensor in (operands[0], *tensors):
-                if tensor._pending is not None:
-                    tensor._pending.viewed = True
+            step.views[results[0]] = node
+        tensors = tuple([self.pending(v, False) for v in results])
         if tensors:
             dispatch.tape.record(prim, [self.proxies.get(id(x), x) for x in operands], tensors, attrs)
-        step.items.append(node)
-        step.taped.append(any(t.requires_grad for t in tensors))
+            self.note_taped(node, operands, next((t.grad_fn for t in tensors if t.requires_grad), None))
         return tensors[0] if prim.num_results == 1 else tensors
 
-    def assign(self, target: Tensor, value: Tensor) -> None:
-        """Record an update in place: of a pending tensor (it stands for the new value from now on) or of a real one (an update)."""
-        number = self.operand(value)
-        if target._pending is not None:
-            step = self.current
-            step.rebinds.append((target._pending.value, number))
-            for key, tensor in self.grad_tensors.items():
-                if tensor is target:
-                    step.grads = {**self.grads, key: (self.grads[key][0], number)}
-            self._attach(target, number)
+    def note_taped(self, item: Node | FunctionCall, operands, on_tape, kept: tuple[int, ...] = ()) -> None:
+        """Remember what the tape's node `on_tape` (None: it is not on the tape) needs, for a later rebuild."""
+        if on_tape is None:
             return
-        old = self.operand(target)
-        state = next((s for step in (*self.steps, self.current) for s, new in step.updates.items() if new == old), old)
-        step = self.current
+        kept += tuple([self.operand(t) for t in on_tape.kept()])
+        kept += tuple([x.value for x in operands if isinstance(x, (RuntimeFloat, RuntimeInt))])
+        # a pending leaf was made in this body and is gone after it: no gradient need reach it later
+        wants = [e is not None and not (isinstance(e, Tensor) and e._pending is not None) for e in on_tape.edges]
+        self.current.taped.append(Taped(item, tuple(wants), kept))
+
+    def assign(self, target: Tensor, value: Tensor, location: Location) -> None:
+        """Record a change in place, of a pending tensor or of a real one (then it is an update)."""
+        step, number = self.current, self.operand(value)
+        if memory(target) is None:
+            old = target._pending.value
+            changed = {k: (p, number) for k, (p, grad) in self.grads.items() if grad == old}
+            if changed:
+                step.grads = {**self.grads, **changed}
+            self.rebind(target._pending, number)
+            return
+        state = self._state_value(target)
+        if any(number in known.updates.values() for known in (*self.steps, step)):
+            number = self.copy(value, location)
         step.updates[state] = number
-        step.index[id(target)] = number
-        step._arrays_epoch = -1
+        step.rewrite(target, number)
         self.values.pop(id(target), None)
-        self.array_values.pop(id(target._array), None)
+        self.array_values.pop(id(memory(target)), None)
+        if step.key[0] != "step":  # the flush follows an optimizer's step at once
+            step.written[state] = None if state in self.externals else self.captured(state)
+            self._mark(target if target._array is not None else self._tensor_of(state), number)
+
+    def _tensor_of(self, state: int) -> Tensor:
+        return self.externals[state] if state in self.externals else self.captured(state)
+
+    def copy(self, tensor: Tensor, location: Location) -> int:
+        """The number of a copy: two memories must not have one number."""
+        with dispatch.tape.no_grad():
+            return self.primitive(TABLE["copy"], (tensor,), {}, location)._pending.value
+
+    def adopt(self, tensors: list[Tensor], state: tuple) -> None:
+        """Bring the key of the recorded call to the form that the next one will have.
+
+        tensors: found in attributes and captured; they become operands of the call, like arguments.
+        """
+        step, refs = self.current, []
+        kind, *rest = step.key
+        for tensor in tensors:
+            number = self.operand(tensor) if tensor._pending is None else tensor._pending.value
+            captured = next((i for i, (_, t) in enumerate(step.captured) if t is tensor), None)
+            if captured is not None:
+                number, _ = step.captured.pop(captured)
+                step.operands.append(number)
+                self._bind(number, tensor)
+                if step.index[id(tensor)] == number:
+                    del step.index[id(tensor)]
+                else:  # written in the call
+                    self.values.pop(id(tensor))
+                    self.array_values.pop(id(tensor._array))
+            refs.append(self._ref_of(tensor, step, number))
+        token, _, (args, kwargs, (_, known)) = rest
+        step.key = kind, token, state, (args, kwargs, (list, (*known, *refs)))
+
+    def _ref_of(self, tensor: Tensor, step: Step, number: int) -> tuple:
+        """What `ref` will say of a tensor before `step`."""
+        if number in step.operands:
+            return self._new_ref(tensor, [self.externals[v] for v in step.operands])
+        return (
+            _TENSOR,
+            number,
+            tensor.requires_grad,
+            tensor.grad_fn is None if tensor._pending is not None else "real",
+        )
+
+    def _state_value(self, target: Tensor) -> int:
+        """The value of a real tensor before anything in this log changed it."""
+        array = memory(target)
+        for value, tensor in self.externals.items():
+            if tensor._array is array:
+                return value
+        for step in (*self.steps, self.current):
+            for value, tensor in step.captured:
+                if tensor._array is array:
+                    return value
+        return self.operand(target)
 
     def freeze_result(self, tree):
         """A result with leaves in place of its tensors."""
 
         def leaf(t: Tensor) -> Leaf:
-            if t._pending is not None:
+            if memory(t) is None:
                 return Leaf(t._pending.value, t.requires_grad)
-            return Leaf(self.operand(t), t.requires_grad, external=True)
+            return Leaf(self._state_value(t), t.requires_grad, external=True)
 
         return map_tree(tree, Tensor, leaf)
 
-    # ---------------------------------------------------------------- the end
+    # ---------------------------------------------------------------- views
 
-    def wanted(self) -> set[int]:
-        """Values that somebody still holds: pending tensors (and what autograd saved), and gradients nobody consumed."""
-        alive = {h.value for h in (r() for r in self.handles) if h is not None}
-        return alive | {value for _, value in self.grads.values()}
+    def root_value(self, value: int) -> int:
+        """The value whose memory a value shares: itself unless it is a view."""
+        steps = [*self.steps, *([self.current] if self.current else [])]
+        while True:
+            node = next((step.views[value] for step in steps if value in step.views), None)
+            if node is None:
+                return value
+            value = node.operands[0]
 
-    def residuals(self) -> list[int]:
-        """While a tape is live: the values it keeps for a backward that may still come."""
-        if not self.taped:
-            return []
-        held = [t for refs in self.live.values() for t in (r() for r in refs) if t is not None and t.requires_grad]
-        todo = [t.grad_fn for t in held if t.grad_fn is not None]
-        seen, kept = set(), set()
-        while todo:
-            node = todo.pop()
-            if id(node) not in seen:
-                seen.add(id(node))
-                kept.update(t._pending.value for t in node.kept() if t._pending is not None and t._pending.log is self)
-                todo += [e[0] for e in node.edges if type(e) is tuple]
-        return sorted(kept)
+    def is_shared(self, target: Tensor, value: Tensor) -> bool:
+        """Whether a change of `target` to `value` in place cannot be recorded.
 
-    def ungate(self) -> None:
-        """Join the tape of this log to the eager tapes of its arguments again."""
-        if not self.taped or not self.proxies:
-            return
-        gates = {id(p): t for k, p in self.proxies.items() for t in self.externals.values() if id(t) == k}
-        todo = [
-            t.grad_fn
-            for refs in self.live.values()
-            for t in (r() for r in refs)
-            if t is not None and t.grad_fn is not None
-        ]
-        seen = set()
-        while todo:
-            node = todo.pop()
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
-            for i, edge in enumerate(node.edges):
-                if type(edge) is tuple:
-                    todo.append(edge[0])
-                elif id(edge) in gates:
-                    node.edges[i] = gates[id(edge)].grad_fn, gates[id(edge)]._index
+        It would have to show in another tensor that somebody holds (a view, or memory of an outside tensor), or a
+        pending tensor would keep a history that its new value does not have.
+        """
+        if memory(target) is not None:
+            return self._shares_memory(target) or self._has_views(
+                self.operand(target) if self.current else self.find(target)
+            )
+        number = target._pending.value
+        if target.requires_grad and not (dispatch.tape.enabled() and self._has_history(value)):
+            return True
+        if any(h.value == number and h is not target._pending for h in alive(self.handles)):
+            return True
+        root = self.root_value(number)
+        return (root != number and not self.is_made(root)) or self._has_views(number)
 
-    def bindings(self) -> dict[int, Any]:
-        """Arrays and numbers of everything that came from outside, by value."""
-        result = {v: t._buffer() for step in self.steps for v, t in step.captured}
-        result.update({v: self.arrays[v] if v in self.arrays else t._buffer() for v, t in self.externals.items()})
-        result.update(zip((v for step in self.steps for v in step.scalars), self.scalars, strict=True))
-        return result
+    def _has_history(self, value: Tensor) -> bool:
+        """Whether a tensor that is on the tape stands for the same value."""
+        return value._pending is not None and any(t.requires_grad for t in alive(self.live[value._pending.value]))
 
-    def resolve(self, results: dict[int, Any]) -> None:
-        """Give every pending tensor its array."""
-        for handle in alive(self.handles):
-            handle.array, handle.log = results[handle.value], None
-        for refs in self.live.values():
-            for tensor in alive(refs):
-                if tensor._pending is not None:
-                    tensor._array, tensor._pending = tensor._pending.array, None
+    def _has_views(self, number: int | None) -> bool:
+        """Whether somebody holds another tensor with the memory of a value."""
+        if number is None:
+            return False
+        root = self.root_value(number)
+        held = {handle.value for handle in alive(self.handles)}
+        return any(v != number and self.root_value(v) == root for v in held)
 
-    def resolved(self, value: int) -> Tensor | None:
-        """A tensor of user code that stood for `value`, if it is still held."""
-        return next(iter(alive(self.live.get(value, ()))), None)
-
-    def fail(self, error: BaseException) -> None:
-        """The flush raised: pending tensors keep the error for whoever reads them."""
-        for handle in alive(self.handles):
-            handle.error, handle.log = error, None
-
-    # ---------------------------------------------------------------- hydrate
-
-    def hydrate(self) -> None:
-        """Give the pending tensors of replayed steps their tape, so that new events can be recorded behind them."""
-        tensors: dict[int, Tensor] = {}
-        for value, refs in self.live.items():
-            for tensor in alive(refs):
-                tensors.setdefault(value, tensor)
-        for step in self.steps:
-            for value, tensor in step.captured:
-                tensors[value] = tensor
-        for value, tensor in self.externals.items():
-            tensors[value] = self.proxies.get(id(tensor), tensor)
-        for step in self.steps:
-            for item, taped in zip(step.items, step.taped, strict=True):
-                if taped:
-                    self._hydrate_item(item, tensors)
-            for value in step.freed:
-                if value in tensors:
-                    dispatch.tape.release(tensors[value])
-        for value, refs in self.live.items():
-            for tensor in alive(refs):
-                twin = tensors[value]
-                if twin is not tensor:
-                    tensor.grad_fn, tensor.requires_grad = twin.grad_fn, twin.requires_grad
-        self.taped = True
-
-    def _hydrate_item(self, item: Node | FunctionCall, tensors: dict[int, Tensor]) -> None:
-        def tensor(v):
-            if v not in tensors:
-                tensors[v] = self.pending(v, False)
-            return tensors[v]
-
-        results = tuple(tensor(v) for v in item.results)
-        if isinstance(item, FunctionCall):
-            dispatch.tape.relink(item.node, [None if v is None else tensor(v) for v in item.operands], results)
-            return
-        operands = [x.value if isinstance(x, Constant) else tensor(x) for x in item.operands]
-        dispatch.tape.record(item.prim, operands, results, item.attrs, item.location)
+    def is_made(self, value: int) -> bool:
+        """Whether a value is the result of a node, not brought in or captured."""
+        steps = [*self.steps, *([self.current] if self.current else [])]
+        return any(value in node.results for step in steps for node in step.nodes)
 
     # ---------------------------------------------------------------- gradients
 
@@ -559,40 +519,71 @@ class Log:
             tensor = self.grad_tensors[id(parameter)] = self.pending(self.grads[id(parameter)][1], False)
         return tensor
 
+    # ---------------------------------------------------------------- the tape
 
-def alive(refs) -> list:
-    """What weak references still point at."""
-    return [x for x in (r() for r in refs) if x is not None]
+    def hydrate(self) -> None:
+        """Give the pending tensors of replayed steps their tape, so that new events can be recorded behind them."""
+        tensors: dict[int, Any] = {v: runtime_scalar(x, v) for v, x in self.scalar_values().items()}
+        for step in self.steps:
+            tensors.update(step.captured)
+        for value, tensor in self.externals.items():
+            tensors[value] = self.proxies.get(id(tensor), tensor)
+        waiting: dict[int, list[Tensor]] = {}
+        for value, refs in self.live.items():
+            waiting[value] = [t for t in alive(refs) if t.grad_fn is self.deferred]
+            if waiting[value]:
+                tensors[value] = waiting[value][0]
+            for tensor in waiting[value]:
+                tensor.grad_fn, tensor.requires_grad = None, False
+        self.taped = True
+        rebuild(self.steps, tensors, lambda v: self.pending(v, False))
+        for value, group in waiting.items():
+            for tensor in group:
+                twin = tensors[value]
+                tensor.grad_fn, tensor.requires_grad, tensor._index = twin.grad_fn, twin.requires_grad, twin._index
+
+    def bindings(self) -> dict[int, Any]:
+        """Arrays and numbers of everything that came from outside, by value."""
+        result = {v: array_of(t) for step in self.steps for v, t in step.captured}
+        result.update({v: self.arrays[v] if v in self.arrays else array_of(t) for v, t in self.externals.items()})
+        result.update(self.scalar_values())
+        return result
+
+    def write_back(self) -> None:
+        """Copies that were updated in place of outside tensors go to their memory."""
+        for value, tensor in self.externals.items():
+            if any(value in step.updates for step in self.steps):
+                if value in self.arrays:
+                    tensor._array[...] = self.arrays[value]
+                tensor._bump_version()
+
+    def ungate(self) -> None:
+        """Join the tape of this log to the eager tapes of its arguments again."""
+        if not self.taped or not self.proxies:
+            return
+        gates = {id(p): t for k, p in self.proxies.items() for t in self.externals.values() if id(t) == k}
+        for node in self._live_nodes():
+            for i, edge in enumerate(node.edges):
+                if id(edge) in gates:
+                    node.edges[i] = gates[id(edge)].grad_fn, gates[id(edge)]._index
+
+    def _live_nodes(self) -> list:
+        """The nodes of the tape that made tensors still held."""
+        todo = [t.grad_fn for refs in self.live.values() for t in alive(refs) if t.grad_fn is not None]
+        found = {}
+        while todo:
+            node = todo.pop()
+            if id(node) not in found:
+                found[id(node)] = node
+                todo += [edge[0] for edge in node.edges if type(edge) is tuple]
+        return list(found.values())
 
 
-def _root(tensor: Tensor) -> Tensor:
+def array_of(tensor: Tensor):
+    """The array of a tensor that is not pending, or only waits to be written."""
+    return tensor._buffer() if tensor._array is None else tensor._array
+
+
+def root_of(tensor: Tensor) -> Tensor:
     """The tensor whose memory this one shares."""
     return tensor if tensor._base is None else tensor._base
-
-
-def map_tree(tree, kind: type, function: Callable):
-    """Apply `function` to every `kind` in nested tuples, lists and dicts; other leaves stay as they are."""
-    if isinstance(tree, kind):
-        return function(tree)
-    if isinstance(tree, tuple):
-        items = [map_tree(x, kind, function) for x in tree]
-        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
-    if isinstance(tree, list):
-        return [map_tree(x, kind, function) for x in tree]
-    if isinstance(tree, dict):
-        return {k: map_tree(v, kind, function) for k, v in tree.items()}
-    return tree
-
-
-def operand_key(log: Log, tree):
-    """A hashable description of an event's arguments, with tensors as references into the log.
-
-    Errors: TypeError for a leaf that is not hashable (its value could not be compared at the next call).
-    """
-    frozen = freeze(map_tree(tree, Tensor, log.ref))
-    try:
-        hash(frozen)
-    except TypeError:
-        raise TypeError(message("compile", "an argument of a compiled call is neither a tensor nor hashable",
-                                got=repr(tree)[:200], help="pass tensors or plain Python values")) from None  # fmt: skip
-    return frozen

@@ -1,79 +1,97 @@
-"""The graph of a replayed sequence whose values were read before its backward.
+"""The graph of a replayed sequence whose results outlive the flush.
 
-A replay makes no tape. If tensors that require a gradient outlive the flush, the program also hands out what backward will need (the
-residuals); a later backward on them is an event of its own, so it is compiled too. Only if something else needs the real tape (an eager
+If tensors that require a gradient are still held, the program also hands out what their backward will read. A later
+backward on them is an event of its own, so it is compiled too. Only if something else needs the real tape (an eager
 operation on such a tensor) it is built then, from the recorded steps.
 """
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
-from ..errors import message
 from ..tensor import dispatch
 from ..tensor.tensor import Tensor
-from .log import FunctionCall, Handle, Log, alive
-from .trace import Constant
+from .log import Log
+from .retape import OpenValues, open_values, rebuild
+from .steps import Handle, alive
 
 
 class OpenGraph:
-    """Steps of a flushed log with the values that were kept of them. `tensors`: value -> real tensor."""
+    """Steps of a flushed log with the values that were kept of them.
 
-    def __init__(self, log: Log, results: dict[int, Any], residuals: list[int]):
+    held: value -> the real tensors that stand for it; kept: value -> tensor that backward reads (held ones and inputs
+    among them); scalars: value -> number that backward reads.
+    """
+
+    def __init__(self, log: Log, results: dict[int, Any], values: OpenValues):
         self.steps, self.device, self.owner = list(log.steps), log.device, log.owner
+        self.used: list[int] = []
         self.has_boundary = bool(log.proxies) or any(t.grad_fn is not None for t in log.externals.values())
-        self.externals = dict(log.externals)
-        self.residuals = {v: Tensor._wrap(results[v], log.device, log.aval(v)) for v in residuals}
-        self.holders: dict[int, weakref.ref] = {}
-        self.freed = False
-        for value, refs in log.live.items():
-            for tensor in alive(refs):
-                if tensor.requires_grad:
-                    tensor.grad_fn = dispatch.tape.deferred(self.open)
-                    self.holders[id(tensor)] = weakref.ref(tensor)
-                    self.residuals[value] = tensor
+        self.held = {v: [t for t in alive(refs) if t.requires_grad] for v, refs in log.live.items()}
+        self.kept: dict[int, Tensor] = {}
+        self.scalars: dict[int, float | int] = {}
+        self.externals = dict(log.externals) if values.is_open else {}
+        numbers = log.scalar_values() if values.is_open else {}
+        for v in values.kept if values.is_open else ():
+            if v in numbers:
+                self.scalars[v] = numbers[v]
+            elif v in values.made:
+                same = self.held.get(v)
+                self.kept[v] = same[0] if same else Tensor._wrap(results[v], log.device, log.aval(v))
+            elif v in log.externals:
+                self.kept[v] = log.externals[v]
+        deferred = dispatch.tape.deferred(self.open)
+        for tensors in self.held.values():
+            for tensor in tensors:
+                tensor.grad_fn = deferred
 
-    def value_of(self, tensor: Tensor) -> int:
-        """The value a held tensor stands for."""
-        return next(v for v, t in self.residuals.items() if t is tensor)
+    def is_open(self, roots: list[Tensor]) -> bool:
+        """Whether a backward from `roots` finds anything that none before has used up."""
+        return self._open_values(frozenset(self._values_of(roots))).is_open
 
-    def free(self) -> None:
-        """A backward used the graph up."""
-        self.freed = True
-        self.residuals = {}
-        self.externals = {}
+    def backward_key(self, roots: list[Tensor]) -> tuple:
+        """What a backward from `roots` is, as the first event of a log."""
+        return self.steps[-1].number, self._values_of(roots), tuple(self.used)
 
-    def open(self) -> None:
-        """Build the tape and put the held tensors on it. Errors: RuntimeError for a graph that backward used up."""
-        if self.freed:
-            raise RuntimeError(
-                message(
-                    "backward", "the graph was used by an earlier backward", help="pass retain_graph=True to that one"
-                )
-            )
-        tensors = {**self.externals, **self.residuals}
-        for tensor in self.residuals.values():
-            tensor.grad_fn, tensor.requires_grad = None, False
+    def backward_operands(self, roots: list[Tensor]) -> tuple[dict[int, Tensor], dict[int, float | int]]:
+        """What that event brings in: by id the roots and the tensors their derivatives read; by value the numbers."""
+        kept = self._open_values(frozenset(self._values_of(roots))).kept
+        tensors = [*roots, *(self.kept[v] for v in kept if v in self.kept)]
+        return {id(t): t for t in tensors}, {v: self.scalars[v] for v in kept if v in self.scalars}
+
+    def use(self, roots: list[Tensor]) -> None:
+        """A backward from `roots` used up what led to them."""
+        self.used += self._values_of(roots)
+        left = self._open_values(frozenset(v for v, tensors in self.held.items() if tensors))
+        self.kept = {v: t for v, t in self.kept.items() if v in left.kept}
+        self.externals = self.externals if left.is_open else {}
+
+    def _values_of(self, roots: list[Tensor]) -> tuple[int, ...]:
+        return tuple([next(v for v, tensors in self.held.items() if any(t is r for t in tensors)) for r in roots])
+
+    def _open_values(self, held: frozenset[int]) -> OpenValues:
+        return open_values(self.steps, held, tuple(self.used))
+
+    def open(self, numbers: dict[int, Any] | None = None) -> None:
+        """Build the tape and put the held tensors on it.
+
+        numbers: what stands for `scalars` in the event being recorded.
+        """
+        tensors: dict[int, Any] = {**self.externals, **self.scalars, **self.kept, **(numbers or {})}
         for step in self.steps:
             tensors.update(step.captured)
-        for step in self.steps:
-            for item, taped in zip(step.items, step.taped, strict=True):
-                if taped:
-                    self._put_on_tape(item, tensors, step)
-
-    def _put_on_tape(self, item, tensors: dict[int, Tensor], step) -> None:
-        def tensor(v: int) -> Tensor:
-            if v not in tensors:
-                tensors[v] = Tensor._make_pending(self._aval(v), self.device, _not_kept())
-            return tensors[v]
-
-        results = tuple(tensor(v) for v in item.results)
-        if isinstance(item, FunctionCall):
-            dispatch.tape.relink(item.node, [None if v is None else tensor(v) for v in item.operands], results)
-            return
-        operands = [x.value if isinstance(x, Constant) else tensor(x) for x in item.operands]
-        dispatch.tape.record(item.prim, operands, results, item.attrs, item.location)
+        for value, held in self.held.items():
+            if held:
+                tensors[value] = held[0]
+            for tensor in held:
+                tensor.grad_fn, tensor.requires_grad = None, False
+        rebuild(self.steps, tensors, lambda v: Tensor._make_pending(self._aval(v), self.device, _not_kept()))
+        for held in self.held.values():
+            for tensor in held:
+                tensor.requires_grad = True
+                tensor.grad_fn, tensor._index = held[0].grad_fn, held[0]._index
+        for value in self.used:
+            dispatch.tape.release(tensors[value])
 
     def _aval(self, value: int):
         step = next(s for s in reversed(self.steps) if s.first <= value)

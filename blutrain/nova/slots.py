@@ -30,10 +30,7 @@ class GradSlots:
         self._group_of: dict[int, Group] = {}
         self._groups: set[Group] = set()
         self._epoch = 0  # counts real gradients that were set
-        self._clean: tuple[int, int] = (
-            -1,
-            -1,
-        )  # a list of parameters (its id) found without gradients, and the epoch then
+        self._clean: dict[int, int] = {}  # a list of parameters (its id) found without gradients -> the epoch then
 
     def consume(self, group: Group) -> None:
         """The step of `group` ran: its members' slots are consumed."""
@@ -58,13 +55,7 @@ class GradSlots:
         if group is None or group.state == "none":
             return parameter._grad
         if group.state == "consumed":
-            raise RuntimeError(
-                message(
-                    "grad",
-                    "the compiled step consumed this gradient: its memory was used again",
-                    help="read it before optimizer.step(), or use compile(keep_grads=True)",
-                )
-            )
+            raise consumed_error()
         self.set(parameter, zeros_like(parameter))
         return parameter._grad
 
@@ -91,15 +82,14 @@ class GradSlots:
         """
         if parameters is None:
             return None
-        token = id(parameters), self._epoch
-        if token == self._clean and all(g.state != "consumed" for g in self._groups):
+        if self._clean.get(id(parameters)) == self._epoch and all(g.state != "consumed" for g in self._groups):
             return "clean"
         states = tuple(self.state(p) for p in parameters)
         if "consumed" in states:
             self.raise_consumed()
         if "value" in states:
             return states
-        self._clean = token
+        self._clean[id(parameters)] = self._epoch
         return "clean"
 
     @staticmethod
@@ -132,6 +122,17 @@ class GradSlots:
                 parameter._grad = None
             elif parameter._grad is not None:
                 parameter._grad.detach().zero_()
+
+
+def consumed_error() -> RuntimeError:
+    """For whoever reads a gradient that a step consumed."""
+    return RuntimeError(
+        message(
+            "grad",
+            "the compiled step consumed this gradient: its memory was used again",
+            help="read it before optimizer.step(), or use compile(keep_grads=True)",
+        )
+    )
 
 
 def zeros_like(tensor: Tensor) -> Tensor:

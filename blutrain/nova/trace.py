@@ -1,13 +1,14 @@
 """The trace of a step: what was recorded, in static single assignment form.
 
-Values (inputs and results of nodes) are numbered in order of appearance. Everything that happens to state (parameters, buffers,
-optimizer moments) is an entry of `updates`: a node that reads a state input always reads the value from before the step.
-Two executors run a trace: the interpreter (interpret.py, the table's eager rules) and the compiled program.
+Values (inputs and results of nodes) are numbered in order of appearance. Everything that happens to state (parameters,
+buffers, optimizer moments) is an entry of `updates`: a node that reads a state input always reads the value from before
+the step. Two executors run a trace: the interpreter (interpret.py, the table's eager rules) and the compiled program.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple
 
 from ..tensor.aval import Aval
@@ -31,8 +32,11 @@ class Constant(NamedTuple):
 
 
 class Input(NamedTuple):
-    """Value number `value`, which comes from outside: `role` is "state" (bound by reference, may be updated), "input" (an array bound at each
-    run) or "scalar" (a run-time Python number: aval is 0-d float64 or int64, weak)."""
+    """Value number `value`, which comes from outside.
+
+    `role` is "state" (bound by reference, may be updated), "input" (an array bound at each run) or "scalar" (a run-time
+    Python number: aval is 0-d float64 or int64, weak).
+    """
 
     value: int
     role: str
@@ -51,7 +55,8 @@ class Node:
 
     def key(self) -> tuple:
         """What decides the code of this node, for comparing two recordings; the location is no part of it."""
-        return self.prim.name, self.operands, tuple(sorted((k, freeze(v)) for k, v in self.attrs.items())), self.results
+        operands = tuple([freeze(x.value) if isinstance(x, Constant) else (x,) for x in self.operands])
+        return self.prim.name, operands, tuple([(k, freeze(v)) for k, v in sorted(self.attrs.items())]), self.results
 
 
 @dataclass(slots=True)
@@ -81,10 +86,22 @@ class Trace:
         return "\n".join([*lines, f"outputs: {', '.join(f'%{v}' for v in self.outputs)}"])
 
 
-def freeze(value):
-    """A hashable form of an attribute: containers become tuples, everything else stays."""
+def freeze(value, leaf: Callable[[Any, type], Any] | None = None):
+    """A hashable form of plain data that is equal only for data of equal types and bits.
+
+    1, True and 1.0 differ, so do 0.0 and -0.0, a list and a tuple, two orders of a dict; NaN equals itself.
+    leaf(value, type): the form of what is no plain data (by default the pair of both).
+    """
+    kind = type(value)
+    if kind is int or kind is str or value is None:
+        return value
+    if isinstance(value, float):
+        return kind, value.hex()
     if isinstance(value, (list, tuple)):
-        return tuple(freeze(v) for v in value)
+        frozen = tuple([freeze(v, leaf) for v in value])
+        return frozen if kind is tuple else (kind, frozen)
     if isinstance(value, dict):
-        return tuple(sorted((k, freeze(v)) for k, v in value.items()))
-    return value
+        return kind, tuple([(freeze(k, leaf), freeze(v, leaf)) for k, v in value.items()])
+    if is_dataclass(value) and not isinstance(value, type):
+        return kind, tuple([(f.name, freeze(getattr(value, f.name), leaf)) for f in fields(value)])
+    return (kind, value) if leaf is None else leaf(value, kind)

@@ -72,7 +72,7 @@ def apply(prim: Primitive, *operands, **attrs) -> Any:
         return results
     result = Tensor._wrap(values, device, result_avals)
     if prim.kind == "movement" and "view" in prim.tags:
-        _link_view(result, operands[0])
+        link_view(result, operands[0])
     if needs_grad:
         tape.record(prim, operands, (result,), attrs)
     return result
@@ -118,7 +118,7 @@ def _any_pending(operands) -> bool:
     return False
 
 
-def _link_view(result: Tensor, operand: Tensor) -> None:
+def link_view(result: Tensor, operand: Tensor) -> None:
     """Note that `result` shares the operand's memory, if it does (a reshape may have to copy)."""
     if not operand.is_contiguous() and not shares_memory(result._array, operand._array):
         return

@@ -1,0 +1,51 @@
+"""The key of an event: what decides whether a recorded step serves again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import message
+from ..nn.module import Module
+from ..tensor.device import Device
+from ..tensor.dtype import DType
+from ..tensor.tensor import Tensor
+from .trace import freeze
+
+if TYPE_CHECKING:
+    from .log import Log
+
+
+def operand_key(log: Log, tree):
+    """A hashable description of an event's arguments, with tensors as references into the log.
+
+    Errors: TypeError for a leaf whose value could not be compared at the next call.
+    """
+
+    def leaf(value, kind):
+        if isinstance(value, Tensor):
+            return log.ref(value)
+        if not _is_value(value, kind):
+            raise TypeError(
+                message(
+                    "compile",
+                    "an argument of a compiled call is neither a tensor nor a value that can be compared",
+                    got=kind.__name__,
+                    help="pass tensors, plain Python values, and lists, dicts or dataclasses of them",
+                )
+            )
+        return kind, value
+
+    return freeze(tree, leaf)
+
+
+def _is_value(value, kind: type) -> bool:
+    """Whether two equal objects of this type mean the same, and equality is more than identity of something mutable."""
+    if isinstance(value, (DType, Device)):
+        return True
+    if isinstance(value, Module):
+        return False
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return callable(value) or kind.__hash__ is not object.__hash__

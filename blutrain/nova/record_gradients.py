@@ -1,0 +1,324 @@
+"""The recorder's events that have to do with gradients: backward, grad, `p.grad`, clipping, optimizer steps, zero_grad."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..tensor import dispatch
+from ..tensor.tensor import Tensor, structure_epoch
+from .keys import operand_key
+from .log import Log
+from .open_graph import OpenGraph, graph_of
+from .slots import GradSlots, Group
+from .steps import has_hooks
+from .trace import Location, freeze
+
+
+class GradientEvents:
+    """The part of the Recorder that this file holds; the other part is in record.py."""
+
+    if TYPE_CHECKING:
+        log: Log | None
+        recording: bool
+        slots: GradSlots
+        _free_of_hooks: dict[int, int]
+        _optimizer_keys: dict[int, tuple[int, int]]
+        _groupings: dict[tuple, int]
+
+        def flush(self) -> None: ...
+        def _begin(self, device) -> Log: ...
+        def _body(self) -> Any: ...
+        def _event(self, log: Log, key: tuple, scalars: list, body: Any) -> Any: ...
+        def _log_of(self, roots) -> Log | None: ...
+
+    # ---------------------------------------------------------------- backward
+
+    def backward(self, roots: list[Tensor], grads: list[Tensor | None], retain_graph: bool, create_graph: bool):
+        """loss.backward() on pending roots, or on what a replayed sequence left: NotImplemented for any other."""
+        log = self._log_of(roots)
+        graph = None if log is not None or self.recording or retain_graph or create_graph else _replayable_graph(roots)
+        if log is None and graph is None:
+            return NotImplemented
+        if log is None:
+            return self._backward_of_graph(graph, roots, grads)
+        log.fresh = {}
+        base = ("backward", operand_key(log, tuple(roots)), operand_key(log, tuple(grads)), retain_graph, create_graph)
+        if self._needs_eager(roots, log.position.leaves.get(base)):
+            self.flush()
+            return NotImplemented
+        self._record_backward(log, base, {}, roots, grads, retain_graph, create_graph)
+        if log.position.boundary:
+            self._hand_out_boundary(log)
+        return None
+
+    def _backward_of_graph(self, graph: OpenGraph, roots: list[Tensor], grads: list[Tensor | None]):
+        """A backward after the flush: the first event of a new log, which reads what the graph kept."""
+        self.flush()
+        log = self._begin(graph.device)
+        log.owner = graph.owner
+        log.fresh, scalars = graph.backward_operands(roots)
+        base = ("backward", graph.backward_key(roots), operand_key(log, tuple(grads)), False, False)
+        if self._needs_eager(roots, log.position.leaves.get(base)):
+            self.log = None
+            return NotImplemented
+        self._record_backward(log, base, scalars, roots, grads, False, False, graph)
+        graph.use(roots)
+        return None
+
+    def _record_backward(self, log: Log, base, scalars, roots, grads, retain_graph, create_graph, graph=None) -> None:
+        """Take a backward event into the log: replayed where it is known for these gradient slots."""
+        parent = log.position
+        slots = self.slots.states(parent.leaves.get(base))
+
+        def body(numbers):
+            if graph is not None:
+                graph.open(dict(zip(scalars, numbers, strict=True)))
+            found: list[Tensor] = []
+            step = log.current
+            step.grads = dict(log.grads)
+            step.freed = [] if retain_graph else [r._pending.value for r in roots if r._pending is not None]
+            with self._body():
+                dispatch.tape.run_backward(
+                    roots,
+                    grads,
+                    retain_graph=retain_graph,
+                    create_graph=create_graph,
+                    accumulate=lambda t, g: self._accumulate(log, found, t, g),
+                )
+            if log.refused is None:
+                parent.leaves.setdefault(base, found)
+                step.key = (*base, self.slots.states(parent.leaves[base]))
+
+        self._event(log, (*base, slots), list(scalars.values()), body)
+
+    def _needs_eager(self, roots: list[Tensor], leaves: list[Tensor] | None) -> bool:
+        """Whether a backward reaches a leaf with hooks, or one that is itself pending: user code has to see real values.
+
+        leaves: what it is known to reach.
+        """
+        if leaves is None:
+            edges = [edge for node in dispatch.tape.reachable(roots) for edge in node.edges]
+            leaves = [edge for edge in edges if isinstance(edge, Tensor)]
+            return any(t._pending is not None or has_hooks(t) for t in leaves)
+        if self._free_of_hooks.get(id(leaves)) == structure_epoch.value:
+            return False
+        if any(has_hooks(t) for t in leaves):
+            return True
+        self._free_of_hooks[id(leaves)] = structure_epoch.value
+        return False
+
+    def _accumulate(self, log: Log, found: list, leaf: Tensor, grad: Tensor) -> None:
+        """Add a gradient to a leaf's pending slot."""
+        if log.refused is not None:  # the rest of this backward runs eagerly
+            self._accumulate_eagerly(leaf, grad)
+            return
+        step = log.current
+        gate = next((k for k, p in log.proxies.items() if p is leaf), None)
+        if gate is not None:
+            value = log.find(next(t for t in log.externals.values() if id(t) == gate))
+            step.boundary.append((value, log.operand(grad)))
+            return
+        location = Location(*(self.location or ("<backward>", 0)))
+        found.append(leaf)
+        state = self.slots.state(leaf)
+        if id(leaf) in step.grads:
+            held = log.grad_tensor(leaf)
+            total = held + grad
+            if not log.is_shared(held, total):
+                log.assign(held, total, location)
+                step.grads[id(leaf)] = leaf, log.operand(held)
+                return
+            grad = total
+        elif state == "value":
+            old = leaf._grad
+            log.bind_gradient(leaf)
+            total = old + grad
+            log.assign(old, total, location)
+            log.grad_tensors[id(leaf)] = old
+            step.grads[id(leaf)] = leaf, log.operand(old)
+            return
+        elif state == "consumed":
+            self.slots.raise_consumed()
+        elif log.operand(grad) < step.first or any(log.operand(grad) == v for _, v in step.grads.values()):
+            grad = log.pending(log.copy(grad, location), False)  # somebody else holds it: p.grad is a memory of its own
+        log.grad_tensors[id(leaf)] = grad.detach() if grad.requires_grad else grad
+        step.grads[id(leaf)] = leaf, log.operand(grad)
+
+    def _accumulate_eagerly(self, leaf: Tensor, grad: Tensor) -> None:
+        grad = grad.detach()
+        self.set_grad(leaf, grad.clone() if leaf.grad is None else leaf.grad + grad)
+
+    def _hand_out_boundary(self, log: Log) -> None:
+        """Backward reached eager tapes: flush, then go on there with the gradients of the boundary."""
+        boundary = [(log.externals[v], log.pending(g, False)) for v, g in log.position.boundary]
+        self.flush()
+        dispatch.tape.run_backward(
+            [t for t, _ in boundary], [g for _, g in boundary], retain_graph=False, create_graph=False
+        )
+
+    def grad(self, roots, inputs, grads, retain_graph: bool, create_graph: bool, allow_unused: bool):
+        """autograd.grad on pending tensors: NotImplemented where no root is pending."""
+        log = self._log_of(roots)
+        if log is None:
+            return NotImplemented
+        log.fresh = {}
+        tensors = tuple([operand_key(log, tuple(x)) for x in (roots, inputs, grads)])
+        key = ("grad", create_graph, retain_graph, allow_unused, tensors)
+        if key not in log.position.children and self._needs_eager(roots, None):
+            self.flush()
+            return NotImplemented
+
+        def body(_):
+            log.current.freed = [] if retain_graph else [r._pending.value for r in roots if r._pending is not None]
+            with self._body():
+                return dispatch.tape.run_grad(
+                    roots,
+                    inputs,
+                    grads,
+                    retain_graph=retain_graph,
+                    create_graph=create_graph,
+                    allow_unused=allow_unused,
+                )
+
+        return self._event(log, key, [], body)
+
+    def get_grad(self, parameter: Tensor) -> Tensor | None:
+        """`p.grad`."""
+        if self.log is not None:
+            pending = self.log.grad_tensor(parameter)
+            if pending is not None:
+                return pending
+        return self.slots.get(parameter)
+
+    def set_grad(self, parameter: Tensor, value: Tensor | None) -> None:
+        """`p.grad = value`."""
+        if self.log is not None and id(parameter) in self.log.grads:
+            self.flush()
+        if value is not None and value._pending is not None:
+            value._buffer()
+        self.slots.set(parameter, value)
+
+    # ---------------------------------------------------------------- optimizer
+
+    def clip_grad_norm(self, clip, parameters: list[Tensor], max_norm: float, **options):
+        """clip_grad_norm_ on pending gradients: `clip(grads, max_norm, **options) -> (norm, new gradients)` is its
+        math in primitives.
+        """
+        log = self.log
+        if log is None or self.recording:
+            return NotImplemented
+        grads = log.grads
+        mine = [p for p in parameters if id(p) in grads]
+        if not mine:
+            return NotImplemented
+        if len(mine) < len(parameters) and any(
+            self.slots.state(p) == "value" for p in parameters if id(p) not in grads
+        ):
+            self.flush()
+            return NotImplemented
+        log.fresh = {}
+        key = ("clip", tuple(map(id, mine)), freeze(options))
+
+        def body(numbers):
+            step = log.current
+            step.grads = dict(log.grads)
+            with self._body(), dispatch.tape.no_grad():
+                norm, clipped = clip([log.grad_tensor(p) for p in mine], numbers[0], **options)
+            for p, g in zip(mine, clipped, strict=True):
+                number = log.operand(g)
+                log.rebind(log.grad_tensor(p)._pending, number)
+                step.grads[id(p)] = p, number
+            return norm
+
+        return self._event(log, key, [float(max_norm)], body)
+
+    def optimizer_step(self, optimizer) -> bool:
+        """optimizer.step(): true where it was taken into the program, which runs now."""
+        log = self.log
+        if log is None or self.recording:
+            return False
+        if not log.grads:
+            self.flush()
+            return False
+        key = ("step", self._optimizer_key(optimizer))
+        log.fresh = {}
+        known = log.replayable(key)
+        if known is None and not any(id(p) in log.grads for g in optimizer.param_groups for p in g["params"]):
+            self.flush()
+            return False
+        if known is None:
+            self._record_step(log, key, optimizer)
+        else:
+            scalars: list[float] = []
+            for bucket in known.buckets:
+                bucket.count.value += 1
+                scalars += optimizer._scalars(bucket)
+            log.counts = [b.count for b in known.buckets]
+            log.replay(known, scalars)
+        self.flush()
+        return True
+
+    def _record_step(self, log: Log, key: tuple, optimizer) -> None:
+        try:
+            log.record(key, [], lambda _: self._update(log, optimizer))
+        except BaseException:
+            log.uncount()
+            raise
+
+    def _update(self, log: Log, optimizer) -> None:
+        """The optimizer's step as primitives, in the event being recorded."""
+        step, pending = log.current, log.grads
+        with dispatch.tape.no_grad():
+            step.buckets = optimizer._buckets()
+            with self._body():
+                for bucket in step.buckets:
+                    bucket.count.value += 1
+                    log.counts.append(bucket.count)
+                    grads = [self._step_gradient(log, p) for p in bucket.params]
+                    numbers = [log.scalar(x) for x in optimizer._scalars(bucket)]
+                    optimizer._update(bucket, bucket.params, grads, numbers)
+        taken = [p for b in step.buckets for p in b.params if id(p) in pending]
+        keep = log.owner is not None and log.owner.options.keep_grads
+        if not keep:
+            step.grads = {k: v for k, v in pending.items() if all(k != id(p) for p in taken)}
+            step.consumed = Group(optimizer, taken)
+        step.key = ("step", self._optimizer_key(optimizer))
+
+    def _step_gradient(self, log: Log, parameter: Tensor) -> Tensor:
+        pending = log.grad_tensor(parameter)
+        if pending is not None:
+            return pending
+        log.bind_gradient(parameter)
+        return parameter._grad
+
+    def _optimizer_key(self, optimizer) -> tuple:
+        """A small key for which parameters and state tensors an optimizer updates, and how."""
+        cached = self._optimizer_keys.get(id(optimizer))
+        if cached is None or cached[0] != structure_epoch.value:
+            groups = tuple((tuple(map(id, g["params"])), freeze(_static_options(g))) for g in optimizer.param_groups)
+            states = tuple((k, id(v)) for s in optimizer.state.values() for k, v in s.items())
+            cached = (
+                structure_epoch.value,
+                self._groupings.setdefault((id(optimizer), groups, states), len(self._groupings)),
+            )
+            if states:
+                self._optimizer_keys[id(optimizer)] = cached
+        return id(optimizer), cached[1]
+
+    def zero_grad(self, parameters: list[Tensor], set_to_none: bool, optimizer=None) -> bool:
+        """zero_grad: true, all is done."""
+        if self.log is not None and self.log.grads:
+            self.flush()
+        self.slots.zero(parameters, set_to_none, optimizer)
+        return True
+
+
+def _replayable_graph(roots: list[Tensor]) -> OpenGraph | None:
+    """The graph that replayed steps left of all roots, if their backward can be an event."""
+    graph = graph_of(roots)
+    return None if graph is None or graph.has_boundary or not graph.is_open(roots) else graph
+
+
+def _static_options(group: dict) -> dict:
+    """The options of a parameter group that are part of the program (bools, strings), not run-time scalars."""
+    return {k: v for k, v in group.items() if k != "params" and isinstance(v, (bool, str, type(None)))}

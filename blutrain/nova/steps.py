@@ -1,0 +1,257 @@
+"""What was recorded: the tree of event sequences, and the pending tensors that stand for its values.
+
+A `Step` is one event (a module call, an operation on a pending tensor, a backward, an optimizer step, ...) after the
+events that lead to it; its children are the events seen next. It keeps what the event added to the trace, so that a
+known event need not run user code.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..errors import message
+from ..tensor.aval import Aval
+from ..tensor.tensor import Tensor, storage_epoch
+from .trace import Node, freeze
+
+if TYPE_CHECKING:
+    from .log import Log
+
+MAX_VARIANTS = 2  # programs for calls with equal keys that record different things
+MAX_CHILDREN = 64  # kinds of events remembered after one sequence; the oldest is forgotten
+_numbers = itertools.count()
+
+
+class Handle:
+    """Makes tensors pending: the log that owns them and the number of their value there.
+
+    After the flush it holds the array or the error instead; it has the array from the start for a real tensor that an
+    event writes. A tensor and its aliases (what `detach` gives, what autograd saves of a result) share one
+    handle, as they share memory.
+    """
+
+    __slots__ = ("__weakref__", "array", "error", "log", "value")
+
+    def __init__(self, log: Log | None, value: int, array=None):
+        self.log, self.value, self.array = log, value, array
+        self.error: Exception | None = None
+
+    def fail(self, cause: BaseException) -> None:
+        """The event or step that would have made the value raised."""
+        self.log = None
+        self.error = RuntimeError(
+            message("read", "this tensor was never computed: the step that would have made it raised")
+        )
+        self.error.__cause__ = cause
+
+
+class RuntimeFloat(float):
+    """A Python float that is read at each replay; `value` is its number in the trace."""
+
+    value: int
+
+
+class RuntimeInt(int):
+    """A Python int that is read at each replay (seeds, draw numbers); `value` is its number in the trace."""
+
+    value: int
+
+
+def runtime_scalar(number: float | int, value: int) -> RuntimeFloat | RuntimeInt:
+    """`number` as the run-time scalar with number `value`."""
+    result = RuntimeFloat(number) if isinstance(number, float) else RuntimeInt(number)
+    result.value = value
+    return result
+
+
+class Leaf(NamedTuple):
+    """Stands in a step's result for a tensor: a pending one (`external` false) or a tensor that came in from outside."""
+
+    value: int
+    requires_grad: bool
+    external: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class FunctionCall:
+    """A call of a custom autograd Function: its node (a pattern for others), the values of its operands and results,
+    which results are on the tape, and what its context holds, with leaves in place of tensors.
+    """
+
+    node: Any
+    operands: tuple[int | None, ...]
+    results: tuple[int, ...]
+    linked: tuple[bool, ...]
+    saved: Any
+    attributes: Any
+
+
+class Taped(NamedTuple):
+    """An operation that is on the tape: which operands a gradient flows to, and the values its derivative keeps."""
+
+    item: Node | FunctionCall
+    wants: tuple[bool, ...]
+    kept: tuple[int, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One event in the tree of sequences, and what it adds to the trace.
+
+    operands: values of the tensors the event brought in, in order; captured: tensors read by reference (parameters,
+    buffers, moments), index: their values by id; grad_operands: (parameter, value) where the gradient already in
+    `p.grad` is added to; scalars: run-time scalars, those of the event before those of random draws; draws: (generator,
+    count); views: values that share memory with another one, with the node that made them; updates: state -> new value,
+    written: which states user code may read before the flush, with the captured tensor (None: an outside one); freed:
+    roots of graphs that a backward used up; attributes: (module, name, tree) set by forward; boundary: (value, gradient)
+    where backward reached an eager tape; buckets, consumed: of an optimizer's step.
+    """
+
+    key: tuple
+    parent: Step | None
+    first: int = 0
+    number: int = field(default_factory=_numbers.__next__)
+    avals: list[Aval] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    taped: list[Taped] = field(default_factory=list)
+    operands: list[int] = field(default_factory=list)
+    captured: list[tuple[int, Tensor]] = field(default_factory=list)
+    index: dict[int, int] = field(default_factory=dict)
+    grad_operands: list[tuple[Tensor, int]] = field(default_factory=list)
+    scalars: list[int] = field(default_factory=list)
+    draws: list[tuple[Any, int]] = field(default_factory=list)
+    views: dict[int, Node] = field(default_factory=dict)
+    updates: dict[int, int] = field(default_factory=dict)
+    rebinds: dict[int, int] = field(default_factory=dict)
+    written: dict[int, Tensor | None] = field(default_factory=dict)
+    result: Any = None
+    attributes: list[tuple[Any, str, Any]] = field(default_factory=list)
+    grads: dict[int, tuple[Tensor, int]] | None = None
+    boundary: list[tuple[int, int]] = field(default_factory=list)
+    freed: list[int] = field(default_factory=list)
+    buckets: list[Any] = field(default_factory=list)
+    consumed: Any = None
+    verified: bool = False
+    children: dict[tuple, list[Step]] = field(default_factory=dict)
+    leaves: dict[tuple, list[Tensor]] = field(default_factory=dict)
+    graphs: dict[frozenset, Any] = field(default_factory=dict)
+    executable: Any = None
+    _arrays: dict[int, int] = field(default_factory=dict)
+    _arrays_epoch: int = -1
+
+    def capture(self, tensor: Tensor, value: int) -> None:
+        """Enter a tensor that is read by reference."""
+        self.captured.append((value, tensor))
+        self.index[id(tensor)] = value
+        self._arrays_epoch = -1
+
+    def rebind(self, old: int, new: int) -> None:
+        """A pending tensor that stood for `old` before the event, or came to stand for it in it, stands for `new`."""
+        for value, now in self.rebinds.items():
+            if now == old:
+                self.rebinds[value] = new
+        self.rebinds[old] = new
+
+    def by_array(self) -> dict[int, int]:
+        """id of the array -> value, for what was captured: an alias (`detach`, what autograd saved) has its array."""
+        if self._arrays_epoch != storage_epoch.value:
+            self._arrays = {id(t._array): self.index[id(t)] for _, t in self.captured if id(t) in self.index}
+            self._arrays_epoch = storage_epoch.value
+        return self._arrays
+
+    def rewrite(self, tensor: Tensor, value: int) -> None:
+        """A real tensor stands for `value` from now on."""
+        self.index[id(tensor)] = value
+        self._arrays_epoch = -1
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether a backward is part of the sequence that ends here, or may follow."""
+        return any(step.key[0] == "call" and step.key[2][1] for step in self.path())
+
+    @property
+    def is_unstable(self) -> bool:
+        """Whether a call on the way here keeps recording something new: a program would rarely serve twice."""
+        return any(len(step.parent.children.get(step.key, ())) > MAX_VARIANTS for step in self.path())
+
+    def tree(self):
+        """This step and all that follow it."""
+        todo = [self]
+        while todo:
+            step = todo.pop()
+            yield step
+            todo += [child for variants in step.children.values() for child in variants]
+
+    def path(self):
+        """This step and those before it, without the root."""
+        step = self
+        while step.parent is not None:
+            yield step
+            step = step.parent
+
+    def known_child(self, step: Step) -> Step | None:
+        """The child that recorded the same as `step` before; it is verified by that."""
+        digest = step.digest()
+        for other in self.children.get(step.key, ()):
+            if other.digest() == digest:
+                other.verified = True
+                return other
+        return None
+
+    def add_child(self, step: Step) -> Step:
+        """Enter a new child; the oldest kind of event is forgotten where there are too many."""
+        self.children.setdefault(step.key, []).append(step)
+        while len(self.children) > MAX_CHILDREN:
+            del self.children[next(iter(self.children))]
+        return step
+
+    def digest(self) -> tuple:
+        """What must be equal for two recordings of one event to be the same program text."""
+        captured = tuple((v, id(t)) for v, t in self.captured)
+        attributes = tuple((id(m), name, repr(tree)) for m, name, tree in self.attributes)
+        return (tuple(n.key() for n in self.nodes), tuple(self.avals), captured, freeze(self.updates),
+                repr(self.result), attributes, tuple(self.scalars), tuple(self.operands))  # fmt: skip
+
+
+def memory(tensor: Tensor):
+    """The array of a tensor that has one, without computing anything; None of a tensor that a recorded event makes."""
+    return tensor._array if tensor._pending is None else tensor._pending.array
+
+
+def alive(refs) -> list:
+    """What weak references still point at."""
+    return [x for x in (r() for r in refs) if x is not None]
+
+
+def has_hooks(tensor: Tensor) -> bool:
+    """Whether user code waits for the gradient of a leaf."""
+    return tensor._hooks is not None and tensor._hooks.any()
+
+
+def map_tree(tree, kind: type | tuple, function: Callable):
+    """Apply `function` to every `kind` in nested tuples, lists, dicts and dataclasses; other leaves stay as they are."""
+    if isinstance(tree, kind):
+        return function(tree)
+    if isinstance(tree, tuple):
+        items = [map_tree(x, kind, function) for x in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
+    if isinstance(tree, list):
+        items = [map_tree(x, kind, function) for x in tree]
+        return items if type(tree) is list else _copied(tree, lambda new: new.__setitem__(slice(None), items))
+    if isinstance(tree, dict):
+        items = {k: map_tree(v, kind, function) for k, v in tree.items()}
+        return items if type(tree) is dict else _copied(tree, lambda new: new.update(items))
+    if is_dataclass(tree) and not isinstance(tree, type):
+        items = [(f.name, map_tree(getattr(tree, f.name), kind, function)) for f in fields(tree)]
+        return _copied(tree, lambda new: [object.__setattr__(new, *item) for item in items])
+    return tree
+
+
+def _copied(tree, change: Callable):
+    new = copy.copy(tree)
+    change(new)
+    return new
