@@ -1,4 +1,7 @@
-"""From a trace to its plan, through MLIR: import, the passes of the target, the plan. Loaded only where a plan is not in the cache."""
+"""From a trace to its plan, through MLIR: import, the passes of the target, the plan.
+
+Loaded only where a plan is not in the cache.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from .passes.host_program import build_plan
 from .plan import ProgramPlan
 from .trace import Trace
 
+PRECISION = "nova.precision"  # attribute of the module: "fp32", "tf32" or "bf16", where one was chosen
 _numbers = itertools.count(1)
 
 
@@ -40,9 +44,12 @@ def compile_plan(
         if memory_limit is not None:
             limit = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), memory_limit)
             module.operation.attributes[MEMORY_LIMIT] = limit
+        if precision is not None:
+            module.operation.attributes[PRECISION] = ir.StringAttr.get(precision)
         seconds = {"import": time.perf_counter() - start}
-        names = pipeline.passes("cpu", precision=precision if precision == "bf16" else None)
-        report = run_passes(module, names, facts, Settings(directory, directory is not None))
+        target = "cpu" if trace.device.is_cpu else "cuda"
+        names = pipeline.passes(target, precision=precision if precision == "bf16" else None)
+        report = run_passes(module, names, facts, Settings(directory, directory is not None, target))
         seconds["passes"] = sum(report.milliseconds.values()) / 1e3
         plan = build_plan(module, facts)
     if directory:
@@ -50,4 +57,3 @@ def compile_plan(
             with open(os.path.join(directory, f"kernel-{number:03d}.mlir"), "w") as file:
                 file.write(kernel.text)
     return plan, seconds
-

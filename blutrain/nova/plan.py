@@ -1,21 +1,18 @@
 """The program plan: everything the host program of one compiled step is made of, as data.
 
-`plan_memory` and `host_program` fill it in; a runtime (`cpu/executable.py`) turns it into something that runs. It
-holds generated kernels, the launches in order, and for every operand the place of its memory: `BufferRef(space,
-index, offset)`. No address stands in it, so one plan serves any arguments.
+`plan_memory` and `host_program` fill it in; a runtime (`cpu/executable.py`, `gpu/executable.py`) turns it into
+something that runs. It holds generated kernels, the launches in order, and for every operand the place of its memory:
+`BufferRef(space, index, offset)`. No address stands in it, so one plan serves any arguments.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 from ..errors import NovaError
 from .kernel import ITEM_BYTES
-
-if TYPE_CHECKING:
-    from .kernel import GeneratedKernel
 
 SPACES = ("arena", "input", "output", "const")
 
@@ -75,11 +72,19 @@ class Check:
     location: str = ""
 
 
+class CheckFailure(NamedTuple):
+    """A value check that failed in a run: its number, the flag's value, and what the run was given as its context."""
+
+    check: int
+    flag: int
+    context: Any = None
+
+
 @dataclass(frozen=True)
 class ProgramPlan:
     """Kernels, launches in order, and the sizes of all memory they touch. Frozen; `check()` before use."""
 
-    kernels: tuple[GeneratedKernel, ...]
+    kernels: tuple[Any, ...]  # `kernel.GeneratedKernel` for a CPU, `gpu.kernel.GpuKernel` for a GPU
     launches: tuple[Launch | Callback, ...]
     arena_bytes: int
     inputs: tuple[InputSpec, ...] = ()

@@ -3,29 +3,40 @@
     program = compile_trace(trace, options)
     results = program.run(log)        # value -> array; state is updated in place
 
-State tensors are bound by reference: their addresses are looked at again only when `storage_epoch` says that some tensor got other memory.
-Run-time scalars stand in one block of 8-byte cells. Small results are copied out of fixed cells, large ones get fresh memory.
+State tensors are bound by reference: their addresses are looked at again only when `storage_epoch` says that some
+tensor got other memory. Run-time scalars stand in one block of 8-byte cells. Small results are copied out of fixed
+cells, large ones get fresh memory. The device decides which runtime executes the plan (`cpu/executable.py`,
+`gpu/executable.py`), and nothing else here. A GPU's runs are asynchronous: a value check that fails is told of by a
+later run, or by `settle`, which waits.
 """
 
 from __future__ import annotations
 
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy
 
+from .. import config
 from ..errors import message
-from ..tensor.tensor import storage_epoch
-from .cpu.executable import Executable, build_executable
+from ..tensor.device import Device
+from ..tensor.ops.composite.check import describe
+from ..tensor.tensor import Tensor, storage_epoch
 from .interpret import interpret
-from .plan import BufferRef, ProgramPlan
+from .log import Log, array_of
+from .plan import BufferRef, CheckFailure, ProgramPlan
 from .plan_cache import cached_plan
-from .target import host_cpu
 from .trace import Trace
 
 if TYPE_CHECKING:
     from ..nn.compile_options import CompileOptions
-    from .log import Log
+    from .cpu.executable import Executable as CpuExecutable
+    from .gpu.executable import Executable as GpuExecutable
+    from .target import CpuFacts
+    from .target_gpu import GpuFacts
+
+    Executable = CpuExecutable | GpuExecutable
 
 SMALL_BYTES = 4096
 
@@ -33,23 +44,57 @@ SMALL_BYTES = 4096
 def compile_trace(trace: Trace, options: CompileOptions | None = None) -> Program:
     """Compile `trace` for the device it was recorded on.
 
-    Errors: NovaError for an operation that nova cannot compile, and for a fault; MemoryError for a plan over `options.memory_limit`.
+    Errors: NovaError for an operation that nova cannot compile, and for a fault; MemoryError for a plan over
+    `options.memory_limit`.
     """
-    facts = host_cpu()
-    precision = options.precision if options is not None else None
+    facts = facts_of(trace.device)
+    precision = precision_of(trace.device, options.precision if options is not None else None)
     limit = options.memory_limit if options is not None else None
     start = time.perf_counter()
     plan, seconds = cached_plan(trace, facts, precision, limit)
     if limit is not None and plan_bytes(plan) > limit:
         raise MemoryError(
-            message("compile", "the compiled step needs more than memory_limit", expected=f"at most {limit} bytes",
-                    got=f"{plan_bytes(plan)} bytes beside parameters and optimizer state", help="a smaller batch, or gradient accumulation")  # fmt: skip
+            message(
+                "compile",
+                "the compiled step needs more than memory_limit",
+                expected=f"at most {limit} bytes",
+                got=f"{plan_bytes(plan)} bytes beside parameters and optimizer state",
+                help="a smaller batch, or gradient accumulation",
+            )
         )
-    executable = build_executable(plan, facts)
+    executable = _build(plan, facts, trace.device)
     seconds["objects"] = executable.report.compile_seconds
     seconds["load"] = executable.report.load_seconds
     seconds["total"] = time.perf_counter() - start
-    return Program(trace, executable, seconds)
+    return Program(trace, executable, seconds, facts)
+
+
+def facts_of(device: Device) -> CpuFacts | GpuFacts:
+    """What kernels for a device are made for."""
+    if device.is_cpu:
+        from .target import host_cpu
+
+        return host_cpu()
+    from .target_gpu import device_facts
+
+    return device_facts(device.index or 0)
+
+
+def precision_of(device: Device, precision: str | None) -> str | None:
+    """The precision asked for; on a GPU, where none was, that of eager products (the switch `matmul_precision`)."""
+    if precision is None and not device.is_cpu:
+        return "tf32" if config.get("matmul_precision") == "tf32" else "fp32"
+    return precision
+
+
+def _build(plan: ProgramPlan, facts: Any, device: Device) -> Executable:
+    if device.is_cpu:
+        from .cpu import executable as cpu
+
+        return cpu.build_executable(plan, facts)
+    from .gpu import executable as gpu
+
+    return gpu.build_executable(plan, device)
 
 
 def plan_bytes(plan: ProgramPlan) -> int:
@@ -60,64 +105,79 @@ def plan_bytes(plan: ProgramPlan) -> int:
 class Program:
     """An executable and the places of its inputs. `seconds`: what compiling took, by stage."""
 
-    def __init__(self, trace: Trace, executable: Executable, seconds: dict[str, float]):
-        self.trace, self.executable, self.seconds, self.facts = trace, executable, seconds, host_cpu()
+    def __init__(self, trace: Trace, executable: Executable, seconds: dict[str, float], facts: CpuFacts | GpuFacts):
+        self.trace, self.executable, self.seconds, self.facts = trace, executable, seconds, facts
         self.runs = 0
         self._numbers = {x.value: i for i, x in enumerate(trace.inputs)}
         scalars = [x for x in trace.inputs if x.role == "scalar"]
-        self._floats = numpy.zeros(max(1, len(scalars)), numpy.float64)
-        self._integers = self._floats.view(numpy.int64)
-        self._scalars = {}
-        address = _address(self._floats)
-        for cell, x in enumerate(scalars):
-            self._scalars[x.value] = (self._floats if x.aval.dtype.is_floating else self._integers, cell)
-            executable.bind(self._numbers[x.value], address + 8 * cell)
-        self._captured: list[tuple[int, Any]] | None = None
+        floats = executable.scalar_block([self._numbers[x.value] for x in scalars])
+        integers = floats.view(numpy.int64)
+        self._scalars = {
+            x.value: (floats if x.aval.dtype.is_floating else integers, cell) for cell, x in enumerate(scalars)
+        }
+        self._states = {x.value for x in trace.inputs if x.role == "state"}
+        self._copied: Any = None
         self._epoch = -1
-        self._small = []
-        self._large = []
-        for i, v in enumerate(trace.outputs):
-            aval = trace.avals[v]
-            if aval.size * aval.dtype.itemsize <= SMALL_BYTES:
-                cell = numpy.zeros(aval.shape, aval.dtype.numpy)
-                executable.bind_output(i, _address(cell))
-                self._small.append((v, cell))
-            else:
-                self._large.append((v, i, aval.shape, aval.dtype.numpy))
+        sizes = [trace.avals[v].size * trace.avals[v].dtype.itemsize for v in trace.outputs]
+        small = [i for i, size in enumerate(sizes) if size <= SMALL_BYTES]
+        executable.result_block(small)
+        self._small = [trace.outputs[i] for i in small]
+        self._large = [(v, i) for i, v in enumerate(trace.outputs) if sizes[i] > SMALL_BYTES]
+        if executable.is_asynchronous and executable.plan.checks:
+            _unsettled.add(self)
 
     def run(self, log: Log) -> dict[int, Any]:
-        """Run on what `log` brought in; returns fresh arrays by value. Errors: what a failed value check reports; nothing is updated then."""
+        """Run on what `log` brought in; returns fresh arrays by value.
+
+        Errors: what a failed value check reports; nothing is updated then.
+        """
+        executable = self.executable
+        if executable.is_asynchronous:
+            self.raise_late(executable.failed_check())
         self._bind(log)
-        results = {}
-        for value, index, shape, dtype in self._large:
-            results[value] = array = numpy.empty(shape, dtype)
-            self.executable.bind_output(index, _address(array))
-        self.executable.launch()
-        if self.executable.plan.checks and self.failed_check() is not None:
-            self._report(log)
-        for value, cell in self._small:
-            results[value] = cell.copy()
+        results = {value: executable.new_output(index) for value, index in self._large}
+        executable.launch(log.counts)
+        if not executable.is_asynchronous and (failure := executable.failed_check()) is not None:
+            self._report(log, failure)
+        results.update(zip(self._small, executable.take_results(), strict=True))
         self.runs += 1
         return results
 
     def _bind(self, log: Log) -> None:
-        bind, numbers = self.executable.bind, self._numbers
+        bind, address, numbers = self.executable.bind, self.executable.address, self._numbers
         if self._epoch != storage_epoch.value:
             self._epoch = storage_epoch.value
             for step in log.steps:
                 for value, tensor in step.captured:
-                    bind(numbers[value], _contiguous_address(tensor))
+                    bind(numbers[value], address(self._in_place(tensor)))
         for value, tensor in log.externals.items():
             array = log.arrays.get(value)
-            bind(numbers[value], _address(tensor._buffer() if array is None else array))
+            if array is None:
+                array = self._in_place(tensor) if value in self._states else self._aligned(array_of(tensor))
+            bind(numbers[value], address(array))
         values = iter(log.scalars)
         for step in log.steps:
             for value in step.scalars:
                 block, cell = self._scalars[value]
                 block[cell] = next(values)
 
+    def _in_place(self, tensor: Tensor) -> Any:
+        """The array of a state tensor; where its memory is not row-major or aligned, it gets other memory, once."""
+        array = array_of(tensor)
+        if not array.flags.c_contiguous or self._aligned(array) is not array:
+            tensor.data = tensor._wrap(array.copy(order="C"), tensor.device, tensor._aval)
+            array = tensor._array
+        return array
+
+    def _aligned(self, array: Any) -> Any:
+        """An array as aligned as the program needs it: itself, or a copy, which lives until the next."""
+        if self.executable.address(array) % self.executable.alignment == 0:
+            return array
+        self._copied = copy = array.copy()
+        return copy
+
     def profile(self, rounds: int = 3) -> list[float]:
-        """Microseconds of each launch (the least of `rounds`), on what is bound; state is saved before and put back after."""
+        """Microseconds of each launch (the least of `rounds`), on what is bound; state is saved and put back."""
         views = [
             self.executable.view(BufferRef("input", i), spec.shape, spec.dtype)
             for i, spec in enumerate(self.executable.plan.inputs)
@@ -130,28 +190,27 @@ class Program:
             for view, copy in zip(views, saved, strict=True):
                 view[...] = copy
 
-    def failed_check(self) -> int | None:
-        """The number of the first value check that failed in the last run, None if all passed."""
-        for number, check in enumerate(self.executable.plan.checks):
-            if self.executable.view(check.flag, (), "i32")[()]:
-                return number
-        return None
-
-    def _report(self, log: Log) -> None:
+    def _report(self, log: Log, failure: CheckFailure) -> None:
         """Raise what the eager rules say about the same inputs: state is as it was, so they meet the same fault."""
-        check = self.executable.plan.checks[self.failed_check()]
         interpret(self.trace, log.bindings())
-        raise RuntimeError(f"{check.message}\n  at {check.location}")
+        check = self.executable.plan.checks[failure.check]
+        raise RuntimeError(f"{describe(check.message, failure.flag)}\n  at {check.location}")
+
+    def raise_late(self, failure: CheckFailure | None) -> None:
+        """Raise for a check that failed in an earlier run, which updated nothing: its step does not count."""
+        if failure is None:
+            return
+        for count in failure.context or ():
+            count.value -= 1
+        check = self.executable.plan.checks[failure.check]
+        note = "found while a later step was started: the step that failed updated nothing"
+        raise ValueError(f"{describe(check.message, failure.flag)}\n  at {check.location}\n  note: {note}")
 
 
-def _address(array) -> int:
-    return array.__array_interface__["data"][0]
+_unsettled: weakref.WeakSet[Program] = weakref.WeakSet()
 
 
-def _contiguous_address(tensor) -> int:
-    """The address of a state tensor; memory that is not row-major is made so, once, in place of the old."""
-    array = tensor._buffer()
-    if not array.flags.c_contiguous:
-        tensor.data = tensor._wrap(array.copy(order="C"), tensor.device, tensor._aval)
-        array = tensor._array
-    return _address(array)
+def settle() -> None:
+    """Wait for all runs so far. Errors: ValueError for a value check that failed in one of them."""
+    for program in list(_unsettled):
+        program.raise_late(program.executable.wait_for_checks())

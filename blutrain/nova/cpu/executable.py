@@ -23,7 +23,7 @@ import numpy as np
 from ... import config
 from ...errors import NovaError
 from ..kernel import ALIGNMENT_BYTES, GeneratedKernel
-from ..plan import BufferRef, Callback, ProgramPlan
+from ..plan import BufferRef, Callback, CheckFailure, OutputSpec, ProgramPlan
 from ..target import CpuFacts
 from . import host, orc
 from .launch_table import Bindings, LaunchTable
@@ -103,6 +103,9 @@ def _externals(plan: ProgramPlan, kernels: Sequence[orc.LoadedObject], pool: Thr
 class Executable:
     """A program that runs. One thread at a time may launch it; several programs may run from several threads."""
 
+    is_asynchronous = False  # `failed_check` tells of the last launch, which is done
+    alignment = 1  # bytes, of what `bind` takes, beside that of its element
+
     def __init__(self, plan: ProgramPlan, program: orc.LoadedObject, pool: ThreadPool, report: BuildReport):
         self.plan, self.report = plan, report
         self._code, self._pool = program, pool
@@ -117,6 +120,8 @@ class Executable:
         self._callbacks: dict[str, object] = {}
         self._free_outputs = set(range(len(plan.outputs)))  # outputs that point at no memory of a caller
         self._scratch: dict[int, tuple[np.ndarray, int]] = {}
+        self._scalars = np.zeros(0, np.float64)
+        self._results: list[np.ndarray] = []
         self._is_ready = False
         self._program = _PROGRAM_TYPE(program.addresses["nova_program"])
         self._step = _STEP_TYPE(program.addresses["nova_step"])
@@ -135,6 +140,45 @@ class Executable:
         self._table.set_base("output", index, address)
         self._free_outputs.discard(index)
 
+    @staticmethod
+    def address(array: np.ndarray) -> int:
+        """The address of an array."""
+        return array.__array_interface__["data"][0]
+
+    def scalar_block(self, inputs: Sequence[int]) -> np.ndarray:
+        """Puts 0-d inputs into 8-byte cells of one block: float64 numbers, read by each `launch`."""
+        self._scalars = np.zeros(len(inputs), np.float64)
+        for cell, index in enumerate(inputs):
+            self.bind(index, self.address(self._scalars) + 8 * cell)
+        return self._scalars
+
+    def result_block(self, outputs: Sequence[int]) -> None:
+        """Gives small outputs a place of their own; `take_results` returns them."""
+        self._results = [np.zeros(spec.shape, numpy_dtype(spec.dtype)) for spec in map(self._output, outputs)]
+        for index, array in zip(outputs, self._results, strict=True):
+            self.bind_output(index, self.address(array))
+
+    def take_results(self) -> list[np.ndarray]:
+        """Fresh arrays of the outputs given to `result_block`, from the last launch."""
+        return [array.copy() for array in self._results]
+
+    def new_output(self, index: int) -> np.ndarray:
+        """A fresh array that the next launch writes output `index` to."""
+        spec = self._output(index)
+        array = np.empty(spec.shape, numpy_dtype(spec.dtype))
+        self.bind_output(index, self.address(array))
+        return array
+
+    def _output(self, index: int) -> OutputSpec:
+        return self.plan.outputs[index]
+
+    def failed_check(self) -> CheckFailure | None:
+        """The first value check that failed in the last launch."""
+        for number, check in enumerate(self.plan.checks):
+            if flag := int(self.view(check.flag, (), "i32")[()]):
+                return CheckFailure(number, flag)
+        return None
+
     def set_callback(self, symbol: str, function: Callable[[int], None] | int) -> None:
         """The function behind a `Callback`, called with its argument: a C function's address, or a Python function."""
         if symbol not in self._callback_symbols:
@@ -149,17 +193,18 @@ class Executable:
         chosen = range(len(self.plan.outputs)) if wanted is None else wanted
         outputs: list[np.ndarray | None] = [None] * len(self.plan.outputs)
         for index in chosen:
-            spec = self.plan.outputs[index]
-            outputs[index] = array = np.empty(spec.shape, numpy_dtype(spec.dtype))
-            self.bind_output(index, array.__array_interface__["data"][0])
+            outputs[index] = self.new_output(index)
         self.launch()
         # The arrays belong to the caller: a later launch that does not bind others must not write to them.
         self._free_outputs.update(chosen)
         self._is_ready = False
         return outputs
 
-    def launch(self) -> None:
-        """Runs the program on what is bound, with the GIL released. Raises NovaError where an input is not bound."""
+    def launch(self, context: object = None) -> None:
+        """Runs the program on what is bound, with the GIL released. Raises NovaError where an input is not bound.
+
+        context: only of use where a check is told of late (`gpu/executable.py`).
+        """
         if not (self._is_ready and self._pool.is_running):
             self._prepare()
         self._step(self._table.address)

@@ -24,7 +24,7 @@ from ...errors import NovaError
 from ...tensor.device import Device
 from ..cpu.executable import BuildReport
 from ..kernel import ITEM_BYTES
-from ..plan import BufferRef, Callback, Launch, ProgramPlan
+from ..plan import BufferRef, Callback, CheckFailure, Launch, ProgramPlan
 from .assemble import AssembledKernel, AssembleJob, assemble, counts
 from .driver import Driver, DriverError, driver
 from .executable_blocks import InputSlots, ResultBlock
@@ -32,7 +32,7 @@ from .launch import ArgumentTable, gpu_kernel
 from .launch_code import Launches, load_kernel
 from .launch_graph import GraphReplay, Replays
 from .launch_profile import profile
-from .launch_ring import LateFailure, StepRing
+from .launch_ring import StepRing
 from .memory import DeviceMemory
 
 
@@ -72,6 +72,8 @@ class Executable:
     """A program that runs. One thread at a time may launch it. Made with its device current."""
 
     report: BuildReport
+    is_asynchronous = True  # `failed_check` tells of launches that are done, `launch` waits for none
+    alignment = 16  # bytes, of what `bind` takes
 
     def __init__(self, plan: ProgramPlan, assembled: Sequence[AssembledKernel], gpu: Driver, memory: DeviceMemory):
         self.plan, self.assembled, self.memory = plan, assembled, memory
@@ -113,7 +115,7 @@ class Executable:
     # -- arguments
 
     @property
-    def replays(self) -> Replays:
+    def bindings(self) -> Replays:
         """How often the graph was captured, changed and used as it was."""
         return self._graph.replays
 
@@ -177,7 +179,7 @@ class Executable:
     def launch(self, context: Any = None) -> None:
         """Starts the program on what is bound. Raises NovaError where an input is not bound or a launch fails.
 
-        context: what `late_failure` gives back should a value check of this launch fail.
+        context: what `failed_check` gives back should a value check of this launch fail.
         """
         if not self._is_ready:
             self._prepare()
@@ -222,19 +224,19 @@ class Executable:
             f"{rule}\n  help: NOVA_CHECK=1 waits for each kernel and names the one that fails", stage="launch"
         )
 
-    def late_failure(self) -> LateFailure | None:
+    def failed_check(self) -> CheckFailure | None:
         """The first value check that failed in a launch that is done, told once. Waits only if the ring is full."""
         if self._ring is None:
             return None
         self._ring.make_room()
-        return self._ring.late_failure()
+        return self._ring.failed_check()
 
-    def wait_for_checks(self) -> LateFailure | None:
-        """As `late_failure`, of all launches so far."""
+    def wait_for_checks(self) -> CheckFailure | None:
+        """As `failed_check`, of all launches so far."""
         if self._ring is None or not self._ring.is_open:
             return None
         self._driver.synchronize(self._stream.ptr)
-        return self._ring.late_failure()
+        return self._ring.failed_check()
 
     def _follow_stream(self) -> int:
         """CuPy's current stream; if it is another than before, it waits for what this program did on that one."""

@@ -1,4 +1,4 @@
-"""Places of fixed address for what is small: copies bring arguments in and take results out, the graph stays as it is."""
+"""Places of fixed address for what is small: copies bring arguments in and take results out of them."""
 
 from __future__ import annotations
 

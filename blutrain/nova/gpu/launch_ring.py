@@ -11,23 +11,16 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from ..plan import CheckFailure
 from .driver import Driver
 
 SLOTS = 64
 _HALF = SLOTS // 2
 _ABSENT = -(2**31)  # a flag that has not come back; no check fails with it (tensor/ops/composite/check.py)
-
-
-class LateFailure(NamedTuple):
-    """A value check that failed in an earlier step: its number, the flag, and what the step gave to `begin`."""
-
-    check: int
-    flag: int
-    context: Any
 
 
 class StepRing:
@@ -67,9 +60,9 @@ class StepRing:
         return self._address + slot * self.scalar_bytes
 
     def expect_flags(self, context: Any = None) -> None:
-        """The present step's flags will be copied to `flag_address`; `context`: what a `LateFailure` of it gives back.
+        """The present step's flags will be copied to `flag_address`; `context`: what a `CheckFailure` of it gives back.
 
-        They are lost if nobody looks at them before their slot comes round: `make_room` and `late_failure` do.
+        They are lost if nobody looks at them before their slot comes round: `make_room` and `failed_check` do.
         """
         if self._flag_bytes:
             self._flags[self._slot] = _ABSENT
@@ -91,7 +84,7 @@ class StepRing:
         """Whether the flags of some step have not been looked at."""
         return bool(self._open)
 
-    def late_failure(self) -> LateFailure | None:
+    def failed_check(self) -> CheckFailure | None:
         """The first failure among the steps that are done, in order, told once; does not wait."""
         while self._open:
             slot, context = self._open[0]
@@ -101,7 +94,7 @@ class StepRing:
             self._open.popleft()
             if flags.any():
                 check = int(np.flatnonzero(flags)[0])
-                return LateFailure(check, int(flags[check]), context)
+                return CheckFailure(check, int(flags[check]), context)
         return None
 
 
