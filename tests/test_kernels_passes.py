@@ -223,6 +223,15 @@ def test_attention_like_heads_need_no_copies():
     assert anchors(module) == {"contract": 4, "row": 1}
 
 
+def test_rows_see_nothing_of_each_other():
+    """Row i needs the sum of row 4 - i: another kernel, although both read the same tensor."""
+    step = Step()
+    x = step.input((5, 6))
+    total = step.op("sum", x, dims=(1,), keepdim=True)
+    step.output(step.op("div", x, step.op("flip", total, dims=(0,))))
+    assert anchors(run_step(step)) == {"row": 1, "map": 1}
+
+
 def test_batch_norm_statistics():
     """Sums over all but the middle dimension, the second one of a value that needs the first."""
     step = Step()

@@ -12,7 +12,7 @@ tells how the loops of one lie in the loops of the other, and where the anchor o
 |---|---|---|
 | row | rows x cols | reductions over cols; maps of rows x cols or of rows; reductions over rows (column outputs) |
 | column | rows x cols | reductions over rows; maps of their results |
-| contract | batch, m, n | maps of all three; reductions over batch and m (bias gradients) |
+| contract | batch, m, n | maps of all three; sums over batch and m (bias gradients) |
 | gather | result | maps of it |
 | map | result | maps of it |
 """
@@ -97,7 +97,8 @@ class Group:
         if self.anchor == CONTRACT:
             if is_map:
                 return loops == parallel
-            return root.node.kind == REDUCE and loops == parallel and loops - reduced == self.columns
+            is_sum = root.node.kind == REDUCE and root.node.record.nova.combiner == "add"
+            return is_sum and loops == parallel and loops - reduced == self.columns
         if self.anchor == GATHER:
             return is_map and loops == everything
         return self.anchor == MAP and (is_map or root.node.kind == LOOKUP) and loops == everything
@@ -159,6 +160,8 @@ class Groups:
         """Merge `b` into `a`, loop d of b being loop place[d] of a, if the anchor of `a` takes every root of `b` and
         no cycle arises.
         """
+        if list(place) != sorted(place) and not (_reads(a, b) or _reads(b, a)):
+            return False  # only a value that one gives the other shows a generator how permuted loops belong together
         if a is b or len(set(place)) != len(place) or any(a.extents[p] != b.extents[d] for d, p in enumerate(place)):
             return False
         moved = {
@@ -166,7 +169,8 @@ class Groups:
         }
         if not all(a.takes(root, moved[root.node.number]) for root in b.roots) or not self.can_merge(a, b):
             return False
-        if _reads_late(a, [*a.roots, *b.roots], a.places | moved) or not self._is_worthwhile(a, b):
+        roots, places = [*a.roots, *b.roots], a.places | moved
+        if not _reads_in_place(roots, places) or _reads_late(a, roots, places) or not self._is_worthwhile(a, b):
             return False
         a.places.update(moved)
         a.roots = sorted(a.roots + b.roots, key=lambda root: root.node.number)
@@ -177,9 +181,12 @@ class Groups:
         return True
 
     def _is_worthwhile(self, a: Group, b: Group) -> bool:
-        """A map joins the reductions it computes with or makes the operand of, not any that read the same tensor.
-        Where all loops are reduced, what a total is needed for runs after it: only single numbers join then.
+        """An epilogue reads the product. A map joins the reductions it computes with or makes the operand of, not any
+        that read the same tensor. Where all loops are reduced, what needs the total runs after it: only single numbers
+        join then.
         """
+        if a.anchor in (CONTRACT, GATHER):
+            return _reads(b, a)
         if a.anchor != ROW or b.anchor != MAP:
             return True
         if _reads(a, b):
@@ -210,6 +217,25 @@ def _reads(a: Group, b: Group) -> bool:
     made = {root.node.number for root in b.roots}
     sources = (source_node(read) for root in a.roots for read in root.leaves)
     return any(source is not None and source.number in made for source in sources)
+
+
+def _reads_in_place(roots: list[Root], places: dict[int, tuple[int, ...]]) -> bool:
+    """Whether every root reads the results of the others at the point of the loops where they are made: the
+    parallel rows of a kernel see nothing of each other.
+    """
+    by_number = {root.node.number: root for root in roots}
+    for root in roots:
+        place = places[root.node.number]
+        for read in root.leaves:
+            source = source_node(read)
+            if source is None or source.number not in by_number:
+                continue
+            made = places[source.number]
+            wanted = [made[loop] for loop in by_number[source.number].loops.result]
+            found = [place[index.dim] if _is_plain(index) else -1 for index in read.indices]
+            if read.value is not source.result or found != wanted:
+                return False
+    return True
 
 
 def _reads_late(group: Group, roots: list[Root], places: dict[int, tuple[int, ...]]) -> bool:

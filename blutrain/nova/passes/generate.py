@@ -15,7 +15,7 @@ from collections import OrderedDict
 
 from mlir import ir
 
-from ..cpu import generate as generator
+from ..capabilities import generators
 from ..dialect.graph import Graph
 from ..kernel import GeneratedKernel, kernel_text
 from .dedupe_kernels import distinct_kernels
@@ -36,7 +36,7 @@ def generated(op: ir.Operation, facts) -> GeneratedKernel:
     key = (kernel_text(op), facts)
     found = _known.get(key)
     if found is None:
-        found = _known[key] = generator.generate(op, facts)
+        found = _known[key] = generators(facts).generate(op)
         if len(_known) > _CAPACITY:
             _known.popitem(last=False)
     return found

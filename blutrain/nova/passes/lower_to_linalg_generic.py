@@ -37,7 +37,7 @@ class GenericWriter:
         key = (value.number, indices)
         if key in self._known:
             return self._known[key]
-        if value.number in self.body.names and (value.node is None or self._is_whole(value, indices)):
+        if value.number in self.body.names and (value.node is None or self._is_plain(value, indices)):
             name, _, _ = self.inputs.setdefault(key, (f"%in{len(self.inputs)}", value, indices))
             found = self.region.widen(name, self.body.dtypes[value.number])
         elif value.node.kind not in (MAP, VIEW, RESHAPE):
@@ -46,6 +46,12 @@ class GenericWriter:
             found = self.evaluate(value.node, indices)
         self._known[key] = found
         return found
+
+    def _is_plain(self, value: Value, indices: tuple[Index, ...]) -> bool:
+        """Whether all of a tensor is read in its own direction: what a kernel may do with what it computes itself."""
+        return self._is_whole(value, indices) and all(
+            i.dim >= 0 and i.coefficient == 1 and not i.offset for i in indices
+        )
 
     def _is_whole(self, value: Value, indices: tuple[Index, ...]) -> bool:
         """Whether plain loops of the nest run over the whole of their dimensions: linalg demands it."""
