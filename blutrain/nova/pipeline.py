@@ -26,7 +26,16 @@ KERNELS = (
     "host_program",
 )
 
-PIPELINES = {"cpu": (*GRAPH, *KERNELS)}
+# On a GPU products have a precision of their own.
+GPU_KERNELS = (
+    "form_kernels",
+    "lower_to_linalg",
+    "set_precision",
+    *KERNELS[2:],
+)
+
+PIPELINES = {"cpu": (*GRAPH, *KERNELS), "cuda": (*GRAPH, *GPU_KERNELS)}
+PRECISIONS = (None, "fp32", "tf32", "bf16")
 
 
 def passes(target: str, *, precision: str | None = None) -> tuple[str, ...]:
@@ -35,10 +44,10 @@ def passes(target: str, *, precision: str | None = None) -> tuple[str, ...]:
     """
     if target not in PIPELINES:
         raise ValueError(f"nova has no target {target!r}, only {', '.join(sorted(PIPELINES))}")
-    if precision not in (None, "bf16"):
-        raise ValueError(f"precision {precision!r} is not one of None, 'bf16'")
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision {precision!r} is not one of {', '.join(map(repr, PRECISIONS))}")
     names = PIPELINES[target]
-    if precision is None:
+    if precision != "bf16":
         return names
     at = names.index("choose_saved")
     return (*names[:at], "mixed_precision", *names[at:])

@@ -19,7 +19,7 @@ from typing import Any
 
 from mlir import ir
 
-from ..capabilities import Generators, generators
+from ..capabilities import generators
 from ..dialect.graph import Graph
 from ..kernel import kernel_text
 from .driver import PassFault
@@ -31,20 +31,20 @@ _SCHEDULED = ("linalg.generic", "nova.gather", "nova.scatter_add")
 def run(module: ir.Module, facts) -> None:
     """See the module. Errors: PassFault for a kernel that no generator takes, with the generator's reason."""
     known: dict[str, ir.Attribute] = {}
-    target = generators(facts)
     for op in Graph(module).operations():
         if op.name != "nova.kernel":
             continue
         text = kernel_text(op)
         if text not in known:
-            known[text] = config_attribute(schedule_of(op, target))
+            known[text] = config_attribute(schedule_of(op, facts))
         scheduled = _scheduled(op)
         if scheduled is not None:
             scheduled.attributes["lowering_config"] = known[text]
 
 
-def schedule_of(op: ir.Operation, target: Generators) -> dict[str, Any]:
+def schedule_of(op: ir.Operation, facts) -> dict[str, Any]:
     """The schedule of one kernel. Errors: PassFault with the reason why no generator takes it."""
+    target = generators(facts)
     reason = target.supports(op)
     if reason is not None:
         raise PassFault(op, f"no generator takes this kernel: {reason}")

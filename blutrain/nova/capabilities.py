@@ -1,0 +1,75 @@
+"""What a target's generators can do, for the passes that decide by it: asked here, derived from facts alone.
+
+    target = capabilities(facts)
+    target.prologues            # a product may compute its operands as it reads them
+    generators(facts).supports(kernel_op)
+
+Facts are a CpuFacts or a GpuFacts; None stands for a CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from .kernel import GeneratedKernel
+from .target_gpu import GpuFacts
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """name: of the pipeline.
+
+    prologues: operands of products pass through registers, so elementwise operations on them cost no memory; else
+    products read tensors as they lie in memory.
+    is_wide: arithmetic on elements costs next to nothing beside loading them; whatever saves a load is worth it.
+    k_major_tf32: TF32 products want operands that are contiguous along the summed axis; one of the two may run along
+    its own axis at some cost, not both.
+    logits_bytes: what the logits of one chunk of linear + cross-entropy take; min_chunk_rows: and its rows at least.
+    """
+
+    name: str
+    prologues: bool
+    is_wide: bool
+    k_major_tf32: bool
+    logits_bytes: int
+    min_chunk_rows: int
+
+
+# 64 MiB of logits leave a CPU's cache on the way from product to softmax and back, whatever the chunk; with 512 rows a
+# weight of 4 bytes is read three times for 3 * 1024 operations. On a GPU 1024 (f32) or 2048 (bf16) rows of 50304
+# classes fill the device with whole waves of tiles and keep the passes over the gradient of the weights few.
+_CPU = Capabilities("cpu", True, False, False, 64 * _MIB, 512)
+_GPU = Capabilities("cuda", False, True, False, 200 * _MIB, 1024)
+_HOPPER = Capabilities("cuda", False, True, True, 200 * _MIB, 1024)
+
+
+def capabilities(facts) -> Capabilities:
+    """Of the target that `facts` describe."""
+    if not isinstance(facts, GpuFacts):
+        return _CPU
+    return _HOPPER if facts.is_hopper else _GPU
+
+
+@dataclass(frozen=True)
+class Generators:
+    """The three questions to a target's generators about one `nova.kernel` op; see nova/cpu/generate.py."""
+
+    supports: Callable[[Any], str | None]
+    configure: Callable[[Any], dict[str, Any]]
+    generate: Callable[[Any], GeneratedKernel]
+
+
+def generators(facts) -> Generators:
+    """Of the target that `facts` describe. Loads them."""
+    if isinstance(facts, GpuFacts):
+        from .gpu import generate as gpu
+
+        return Generators(*(partial(f, facts=facts) for f in (gpu.supports, gpu.configure, gpu.generate)))
+    from .cpu import generate as cpu
+
+    return Generators(cpu.supports, *(partial(f, facts=facts) for f in (cpu.configure, cpu.generate)))
