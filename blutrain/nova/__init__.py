@@ -12,6 +12,7 @@ from ..nn.module import Module
 from ..tensor import dispatch
 from .compiled import CompiledModule
 from .explain import explain
+from .program import settle
 from .record import Recorder
 from .refuse import NovaWarning, forget_warnings
 
@@ -32,7 +33,8 @@ def recorder() -> Recorder | None:
 
 
 def flush() -> None:
-    """Execute what is pending now."""
+    """Execute what is pending now, and wait for the value checks of steps that run on a GPU."""
     current = recorder()
     if current is not None:
         current.flush()
+        settle()

@@ -32,7 +32,6 @@ def compile_plan(
 
     Errors: NovaError for an operation that nova does not support (naming it and the user's line), and for a fault.
     """
-    start = time.perf_counter()
     dump = config.get("NOVA_DUMP")
     directory = os.path.join(dump, f"program-{next(_numbers):03d}") if dump else None
     if directory:
@@ -40,20 +39,29 @@ def compile_plan(
         with open(os.path.join(directory, "trace.txt"), "w") as file:
             file.write(str(trace))
     with create_context(), ir.Location.unknown():
-        module = import_trace(trace, ir.Context.current)
-        if memory_limit is not None:
-            limit = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), memory_limit)
-            module.operation.attributes[MEMORY_LIMIT] = limit
-        if precision is not None:
-            module.operation.attributes[PRECISION] = ir.StringAttr.get(precision)
-        seconds = {"import": time.perf_counter() - start}
-        target = "cpu" if trace.device.is_cpu else "cuda"
-        names = pipeline.passes(target, precision=precision if precision == "bf16" else None)
-        report = run_passes(module, names, facts, Settings(directory, directory is not None, target))
-        seconds["passes"] = sum(report.milliseconds.values()) / 1e3
+        module, seconds = lower(trace, facts, precision, memory_limit, directory)
         plan = build_plan(module, facts)
     if directory:
         for number, kernel in enumerate(plan.kernels):
             with open(os.path.join(directory, f"kernel-{number:03d}.mlir"), "w") as file:
                 file.write(kernel.text)
     return plan, seconds
+
+
+def lower(
+    trace: Trace, facts, precision: str | None, memory_limit: int | None = None, dump: str | None = None
+) -> tuple[ir.Module, dict[str, float]]:
+    """The step after all passes, in the current context, and the seconds of import and passes."""
+    start = time.perf_counter()
+    module = import_trace(trace, ir.Context.current)
+    if memory_limit is not None:
+        limit = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), memory_limit)
+        module.operation.attributes[MEMORY_LIMIT] = limit
+    if precision is not None:
+        module.operation.attributes[PRECISION] = ir.StringAttr.get(precision)
+    seconds = {"import": time.perf_counter() - start}
+    target = trace.device.type
+    names = pipeline.passes(target, precision=precision if precision == "bf16" else None)
+    report = run_passes(module, names, facts, Settings(dump, dump is not None, target))
+    seconds["passes"] = sum(report.milliseconds.values()) / 1e3
+    return module, seconds

@@ -18,6 +18,7 @@ from .explain import announce
 from .interpret import interpret, peak_bytes
 from .log import Log, root_of
 from .open_graph import OpenGraph
+from .pipeline import PIPELINES
 from .program import Program, compile_trace
 from .refuse import refuse
 from .retape import OpenValues, open_values
@@ -63,9 +64,10 @@ def flush_log(recorder: Recorder, log: Log) -> None:
         log.uncount()
         raise
     log.unmark()
+    recorder.note_updates(log)
     _view(log, results, views)
     if not log.taped and any(t.requires_grad for refs in log.live.values() for t in alive(refs)):
-        OpenGraph(log, results, graph)
+        OpenGraph(recorder, log, results, graph)
     log.ungate()
     _resolve(log, results, views)
     _deliver_gradients(recorder, log, results, slots)
@@ -163,7 +165,7 @@ def _compile(log: Log, step: Step, outputs: list[int], trace: Trace | None = Non
     _forget(step.executable)
     step.executable = entry
     options = log.owner.options if log.owner is not None else None
-    if not log.device.is_cpu:
+    if log.device.type not in PIPELINES:
         reason, detail = "device", str(log.device)
     elif not _room_for(entry):
         reason, detail = "programs", _changing_guard(log.owner)
@@ -229,7 +231,7 @@ def trace_of(log: Log, outputs: list[int]) -> Trace:
     consumed = log.steps[-1].consumed
     for step in log.steps if consumed is not None else ():
         for parameter, value in step.grad_operands:
-            if id(parameter) in consumed.members:
+            if id(log.leaf(parameter)) in consumed.members:
                 trace.updates.pop(value, None)
     roles.update(dict.fromkeys(trace.updates, "state"))
     trace.inputs = [Input(v, roles[v], trace.avals[v]) for v in sorted(roles)]
@@ -278,14 +280,14 @@ def _close_consumed(log: Log, step: Step) -> None:
     """Gradients that were added up only inside of the step were never written: whoever still holds one must not read it."""
     for known in log.steps:
         for parameter, value in known.grad_operands:
-            if id(parameter) in step.consumed.members:
+            if id(log.leaf(parameter)) in step.consumed.members:
                 handle = log.externals[value]._pending = Handle(None, value)
                 handle.error = consumed_error()
 
 
 def _deliver_gradients(recorder: Recorder, log: Log, results: dict[int, Any], slots: dict[int, weakref.ref]) -> None:
     """Gradients that no step consumed become `p.grad`. slots: id of the parameter -> the tensor that p.grad gave."""
-    added_to = {id(p) for step in log.steps for p, _ in step.grad_operands}
+    added_to = {id(log.leaf(leaf)) for step in log.steps for leaf, _ in step.grad_operands}
     taken = {h.value for h in alive(log.handles)}
     for key, (parameter, value) in log.grads.items():
         if key in added_to:

@@ -20,9 +20,7 @@ def render(program: Any, *, measure: bool = True) -> str:
     ]
     header = ("launch", "at", "schedule", "MB", "MFLOP", "FLOP/B", "predicted us", "measured us", "of roofline")
     total = sum(us for us in microseconds if us is not None)
-    lines = [
-        f"nova: {len(plan.launches)} launches of {len(plan.kernels)} kernels on {facts.cpu_name}, {facts.threads} threads"
-    ]
+    lines = [f"nova: {len(plan.launches)} launches of {len(plan.kernels)} kernels on {facts.description}"]
     lines += _table([header, *rows])
     if measure:
         lines.append(f"total {total / 1e3:.2f} ms in {len(rows)} launches; bindings: {program.executable.bindings}")
@@ -35,7 +33,7 @@ def render(program: Any, *, measure: bool = True) -> str:
 
 def _row(plan, launch, us: float | None, facts) -> tuple[str, ...]:
     kernel = plan.kernels[launch.kernel]
-    roofline = max(kernel.flops / (facts.peak_gflops * 1e3), kernel.bytes / (facts.mem_gb_s * 1e3))
+    roofline = facts.roofline_us(kernel)
     places = sorted({_short(place) for place in launch.locations})
     return (
         launch.label,
@@ -56,8 +54,7 @@ def _short(place: str) -> str:
 
 
 def _schedule(kernel) -> str:
-    config = getattr(kernel, "config", None) or {}
-    return " ".join(f"{k}={v}" for k, v in config.items())[:60]
+    return getattr(kernel, "schedule", "")[:60]
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:

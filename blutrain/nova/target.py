@@ -59,6 +59,15 @@ class CpuFacts:
         """f32 multiply-adds of all threads, counted as two operations."""
         return self.threads * self.ghz_estimate * self.fma_per_cycle * (self.vector_bytes // 4) * 2
 
+    @property
+    def description(self) -> str:
+        """A few words for tables."""
+        return f"{self.cpu_name}, {self.threads} threads"
+
+    def roofline_us(self, kernel) -> float:
+        """The least time of a `GeneratedKernel` by memory traffic and by arithmetic."""
+        return max(kernel.flops / (self.peak_gflops * 1e3), kernel.bytes / (self.mem_gb_s * 1e3))
+
     def codegen_key(self) -> tuple[str, str, str]:
         """The facts that an object depends on beyond its text."""
         return self.triple, self.cpu_name, self.cpu_features

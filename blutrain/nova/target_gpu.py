@@ -59,6 +59,16 @@ class GpuFacts:
         """How many clusters of `size` blocks are resident at once; 0 where clusters of that size cannot be used."""
         return self.sms if size == 1 else dict(self.max_clusters).get(size, 0)
 
+    @property
+    def description(self) -> str:
+        """A few words for tables."""
+        return f"{self.name} ({self.arch}), {self.sms} multiprocessors"
+
+    def roofline_us(self, kernel) -> float:
+        """The least time of a `GpuKernel` by memory traffic and by the rate of its arithmetic."""
+        tflops = {"f32": self.f32_tflops, "tf32": self.tf32_tflops, "bf16": self.bf16_tflops}[kernel.unit]
+        return max(kernel.flops / (tflops * 1e6), kernel.bytes / (self.mem_gb_s * 1e3))
+
     def codegen_key(self) -> tuple[str, ...]:
         """The facts that assembled code depends on beyond its text."""
         return (self.arch,)

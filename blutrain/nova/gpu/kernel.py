@@ -84,7 +84,8 @@ class GpuKernel:
     """An MLIR module with one `gpu.module @kernels`, and what the runtime needs to launch it.
 
     `phases` run in order and share one workspace. `bytes` (memory traffic, each element once), `flops` and
-    `predicted_us` are the generator's model of one launch; `schedule` says in a line how it is done, for `explain`.
+    `predicted_us` are the generator's model of one launch; `schedule` says in a line how it is done, for `explain`;
+    `unit` ("f32", "tf32" or "bf16") names the arithmetic whose rate bounds the flops.
     """
 
     text: str
@@ -95,3 +96,4 @@ class GpuKernel:
     flops: int
     predicted_us: float
     schedule: str
+    unit: str = "f32"
