@@ -173,7 +173,7 @@ class CompiledModule:
             kind = "changeable"
         if not any(key in places for places in self._places.values()):
             self._places[kind][key] = weakref.ref(module)
-            self._found[kind].append(value if kind == "inputs" else _guard(value))
+            self._found[kind].append(_guard(value))
 
     def recorded_key(self) -> int:
         """The key that the call just recorded would have had, had all it reads been known before."""
@@ -184,9 +184,10 @@ class CompiledModule:
         )
         return self._enter(self._state._replace(stable=stable, changeable=changeable))
 
-    def new_inputs(self) -> list[Tensor]:
-        """The tensors that tensor_inputs will give from now on and did not give before the call just recorded."""
-        return self._found["inputs"]
+    @property
+    def has_new_inputs(self) -> bool:
+        """Whether the call just recorded read tensors in attributes that the next one will bring in as operands."""
+        return bool(self._found["inputs"])
 
     def attributes(self) -> dict[int, dict[str, Any]]:
         """What the modules hold, to be compared later."""

@@ -67,6 +67,7 @@ class Log:
         self.grad_tensors: dict[int, Tensor] = {}
         self.proxies: dict[int, Tensor] = {}
         self.marked: list[Tensor] = []
+        self._grads: dict[int, tuple[Tensor, int]] = {}
         self.draw_scalars: dict[int, tuple] = {}
         self.counts: list[Any] = []
         self.has_backward = False
@@ -145,8 +146,8 @@ class Log:
         self.taped = False
         for value, tensor in zip(step.operands, self.fresh.values(), strict=True):
             self._bind(value, tensor)
-        for parameter, value in step.grad_operands:
-            self._bind(value, parameter._grad)
+        for leaf, value in step.grad_operands:
+            self._bind(value, self.leaf(leaf)._grad)
         self.fresh = {}
         self.scalars += scalars
         for generator, count in step.draws:
@@ -160,7 +161,7 @@ class Log:
             if handle.log is self and handle.value in step.rebinds:
                 self.rebind(handle, step.rebinds[handle.value])
         for module, name, tree in step.attributes:
-            module.__dict__[name] = self.revive(tree)
+            setattr(module, name, self.revive(tree))
         return self.revive(step.result)
 
     def revive(self, tree):
@@ -207,14 +208,29 @@ class Log:
                 return step.avals[value - step.first]
         raise IndexError(value)
 
+    def leaf(self, leaf: Tensor | int) -> Tensor:
+        """A leaf, or the one that was brought in as a value."""
+        return self.externals[leaf] if isinstance(leaf, int) else leaf
+
+    def leaf_name(self, leaf: Tensor) -> Tensor | int:
+        """How a step names a leaf: see Step."""
+        value = self.values.get(id(leaf))
+        return leaf if value is None or value not in self.externals else value
+
     def _enter(self, step: Step) -> None:
         self.steps.append(step)
+        if step.grads is not None:
+            inputs = [(self.externals[leaf], value) for leaf, value in step.input_grads]
+            self._grads = {**step.grads, **{id(t): (t, v) for t, v in inputs}} if inputs else step.grads
         self.position = step
         self.next = step.first + len(step.avals)
         self.has_backward |= step.key[0] == "backward" or step.key[:2] == ("grad", False)
 
     def _mark(self, tensor: Tensor, value: int) -> None:
-        """A real tensor is about to get a new value: whoever reads it has to wait for the flush."""
+        """A real tensor is about to get a new value: whoever reads it, or an alias made from now on, waits for the flush.
+
+        (An alias that was made before shows the old value until then.)
+        """
         if tensor._pending is None:
             tensor._pending = Handle(self, value, tensor._array)
             self.marked.append(tensor)
@@ -256,6 +272,7 @@ class Log:
             if self.refused is not None:
                 return result
             step.result = self.freeze_result(result)
+            self._name_gradients(step)
             known = self.position.known_child(step)
             if known is None and step.key[0] == "call" and step.key in self.position.children:
                 self._warn_unstable(self.position.children[step.key][0], step)
@@ -269,6 +286,14 @@ class Log:
             self.current = None
         self._enter(known or self.position.add_child(step))
         return result
+
+    def _name_gradients(self, step: Step) -> None:
+        """Part the gradients of leaves that were brought in from the others."""
+        for key, (leaf, value) in list((step.grads or {}).items()):
+            name = self.leaf_name(leaf)
+            if name is not leaf:
+                del step.grads[key]
+                step.input_grads.append((name, value))
 
     def _state(self) -> tuple:
         return (dict(self.values), dict(self.externals), dict(self.array_values), dict(self.arrays),
@@ -340,7 +365,7 @@ class Log:
     def bind_gradient(self, parameter: Tensor) -> int:
         """Enter the real gradient in `p.grad` as an operand of the event: it is looked up again at each replay."""
         value = self._new_value(parameter._grad._aval)
-        self.current.grad_operands.append((parameter, value))
+        self.current.grad_operands.append((self.leaf_name(parameter), value))
         self._bind(value, parameter._grad)
         return value
 
@@ -399,40 +424,6 @@ class Log:
         """The number of a copy: two memories must not have one number."""
         with dispatch.tape.no_grad():
             return self.primitive(TABLE["copy"], (tensor,), {}, location)._pending.value
-
-    def adopt(self, tensors: list[Tensor], state: tuple) -> None:
-        """Bring the key of the recorded call to the form that the next one will have.
-
-        tensors: found in attributes and captured; they become operands of the call, like arguments.
-        """
-        step, refs = self.current, []
-        kind, *rest = step.key
-        for tensor in tensors:
-            number = self.operand(tensor) if tensor._pending is None else tensor._pending.value
-            captured = next((i for i, (_, t) in enumerate(step.captured) if t is tensor), None)
-            if captured is not None:
-                number, _ = step.captured.pop(captured)
-                step.operands.append(number)
-                self._bind(number, tensor)
-                if step.index[id(tensor)] == number:
-                    del step.index[id(tensor)]
-                else:  # written in the call
-                    self.values.pop(id(tensor))
-                    self.array_values.pop(id(tensor._array))
-            refs.append(self._ref_of(tensor, step, number))
-        token, _, (args, kwargs, (_, known)) = rest
-        step.key = kind, token, state, (args, kwargs, (list, (*known, *refs)))
-
-    def _ref_of(self, tensor: Tensor, step: Step, number: int) -> tuple:
-        """What `ref` will say of a tensor before `step`."""
-        if number in step.operands:
-            return self._new_ref(tensor, [self.externals[v] for v in step.operands])
-        return (
-            _TENSOR,
-            number,
-            tensor.requires_grad,
-            tensor.grad_fn is None if tensor._pending is not None else "real",
-        )
 
     def _state_value(self, target: Tensor) -> int:
         """The value of a real tensor before anything in this log changed it."""
@@ -506,11 +497,9 @@ class Log:
 
     @property
     def grads(self) -> dict[int, tuple[Tensor, int]]:
-        """Pending gradients: id of the parameter -> (parameter, value)."""
-        for step in (self.current, *reversed(self.steps)):
-            if step is not None and step.grads is not None:
-                return step.grads
-        return {}
+        """Pending gradients: id of the leaf -> (leaf, value)."""
+        step = self.current
+        return step.grads if step is not None and step.grads is not None else self._grads
 
     def grad_tensor(self, parameter: Tensor) -> Tensor | None:
         """The pending gradient of a parameter as a tensor (the same one each time), or None."""

@@ -7,13 +7,16 @@ operation on such a tensor) it is built then, from the recorded steps.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..tensor import dispatch
 from ..tensor.tensor import Tensor
 from .log import Log
 from .retape import OpenValues, open_values, rebuild
 from .steps import Handle, alive
+
+if TYPE_CHECKING:
+    from .record import Recorder
 
 
 class OpenGraph:
@@ -23,7 +26,9 @@ class OpenGraph:
     among them); scalars: value -> number that backward reads.
     """
 
-    def __init__(self, log: Log, results: dict[int, Any], values: OpenValues):
+    def __init__(self, recorder: Recorder, log: Log, results: dict[int, Any], values: OpenValues):
+        own = any(v in step.updates for step in log.steps for v in values.kept)
+        self.recorder, self.clock = recorder, recorder.clock - own
         self.steps, self.device, self.owner = list(log.steps), log.device, log.owner
         self.used: list[int] = []
         self.has_boundary = bool(log.proxies) or any(t.grad_fn is not None for t in log.externals.values())
@@ -48,6 +53,13 @@ class OpenGraph:
     def is_open(self, roots: list[Tensor]) -> bool:
         """Whether a backward from `roots` finds anything that none before has used up."""
         return self._open_values(frozenset(self._values_of(roots))).is_open
+
+    def stale(self) -> list[Tensor]:
+        """What the graph read by reference and a compiled step wrote since: its derivatives would be wrong."""
+        if self.clock == self.recorder.clock:
+            return []
+        written = self.recorder.written_since(self.clock)
+        return [t for step in self.steps for _, t in step.captured if id(t) in written]
 
     def backward_key(self, roots: list[Tensor]) -> tuple:
         """What a backward from `roots` is, as the first event of a log."""
@@ -92,6 +104,8 @@ class OpenGraph:
                 tensor.grad_fn, tensor._index = held[0].grad_fn, held[0]._index
         for value in self.used:
             dispatch.tape.release(tensors[value])
+        for tensor in self.stale():
+            tensor._bump_version()  # as the write did not: whatever kept the old value says so when it is needed
 
     def _aval(self, value: int):
         step = next(s for s in reversed(self.steps) if s.first <= value)

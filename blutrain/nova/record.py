@@ -41,6 +41,8 @@ class Recorder(GradientEvents):
         self.slots = GradSlots()
         self.location: tuple[str, int] | None = None
         self.replayed_steps = 0
+        self.clock = 0  # counts flushes that wrote to states
+        self._ran: dict[Step, int] = {}  # the end of a sequence -> when it ran last
         self._in_body = _InBody()
         self._thread: threading.Thread | None = None
         self._free_of_hooks: dict[int, int] = {}  # leaves of a backward (the id of their list) -> structure_epoch
@@ -106,7 +108,8 @@ class Recorder(GradientEvents):
         if log.refused is not None:
             compiled.refused[state] = log.refused[0]
         else:
-            log.adopt(compiled.new_inputs(), state)
+            log.current.key = (*log.current.key[:2], state, *log.current.key[3:])
+            log.current.is_provisional = compiled.has_new_inputs
         return boxed[0]
 
     def _gate(self, log: Log, tree) -> None:
@@ -195,7 +198,8 @@ class Recorder(GradientEvents):
     def _record_assign(self, log: Log, target: Tensor, value: Tensor, location: Location):
         prim = TABLE["assign"]
         prim.infer(target._aval, value._aval)
-        if log.is_shared(target, value):
+        # (a view shows what an optimizer's step writes: the flush comes next and makes views again from the memory)
+        if log.current.key[0] != "step" and log.is_shared(target, value):
             self.refuse("view_write")
             return dispatch.apply(prim, target, value)
         log.assign(target, value, location)
@@ -280,6 +284,21 @@ class Recorder(GradientEvents):
         if self.recording and self.log is not None and self.log.current is not None:
             self.refuse("host_data", detail=what)
 
+    def note_updates(self, log: Log) -> None:
+        """A log ran: remember when its states were last written."""
+        if any(step.updates for step in log.steps):
+            self.clock += 1
+            self._ran[log.steps[-1]] = self.clock
+
+    def written_since(self, clock: int) -> dict[int, Tensor]:
+        """The tensors that compiled steps wrote after the moment `clock`, by id."""
+        written = {}
+        for last, time in self._ran.items():
+            for step in last.path() if time > clock else ():
+                states = {v for known in last.path() for v in known.updates}
+                written.update({id(t): t for v, t in step.captured if v in states})
+        return written
+
     def flush(self) -> None:
         """Execute what is pending."""
         if self.log is None:
@@ -350,6 +369,7 @@ class Recorder(GradientEvents):
         gone += [key for key in self.root.children if key[0] == "backward" and key[1][0] in numbers]
         for key in gone:
             del self.root.children[key]
+        self._ran = {step: time for step, time in self._ran.items() if step.number not in numbers}
 
 
 class _InBody(threading.local):

@@ -9,8 +9,8 @@ from ..tensor.tensor import Tensor, structure_epoch
 from .keys import operand_key
 from .log import Log
 from .open_graph import OpenGraph, graph_of
-from .slots import GradSlots, Group
-from .steps import has_hooks
+from .slots import GradSlots, Group, consumed_error
+from .steps import Leaves, has_hooks
 from .trace import Location, freeze
 
 
@@ -43,7 +43,7 @@ class GradientEvents:
             return self._backward_of_graph(graph, roots, grads)
         log.fresh = {}
         base = ("backward", operand_key(log, tuple(roots)), operand_key(log, tuple(grads)), retain_graph, create_graph)
-        if self._needs_eager(roots, log.position.leaves.get(base)):
+        if self._needs_eager(log, roots, log.position.leaves.get(base)):
             self.flush()
             return NotImplemented
         self._record_backward(log, base, {}, roots, grads, retain_graph, create_graph)
@@ -58,7 +58,7 @@ class GradientEvents:
         log.owner = graph.owner
         log.fresh, scalars = graph.backward_operands(roots)
         base = ("backward", graph.backward_key(roots), operand_key(log, tuple(grads)), False, False)
-        if self._needs_eager(roots, log.position.leaves.get(base)):
+        if self._needs_eager(log, roots, log.position.leaves.get(base)):
             self.log = None
             return NotImplemented
         self._record_backward(log, base, scalars, roots, grads, False, False, graph)
@@ -68,7 +68,7 @@ class GradientEvents:
     def _record_backward(self, log: Log, base, scalars, roots, grads, retain_graph, create_graph, graph=None) -> None:
         """Take a backward event into the log: replayed where it is known for these gradient slots."""
         parent = log.position
-        slots = self.slots.states(parent.leaves.get(base))
+        slots = self._slots(log, parent.leaves.get(base))
 
         def body(numbers):
             if graph is not None:
@@ -86,25 +86,33 @@ class GradientEvents:
                     accumulate=lambda t, g: self._accumulate(log, found, t, g),
                 )
             if log.refused is None:
-                parent.leaves.setdefault(base, found)
-                step.key = (*base, self.slots.states(parent.leaves[base]))
+                names = [log.leaf_name(t) for t in found]
+                tensors = [x for x in names if isinstance(x, Tensor)]
+                parent.leaves.setdefault(base, Leaves(tensors, tuple([x for x in names if isinstance(x, int)])))
+                step.key = (*base, self._slots(log, parent.leaves[base]))
 
         self._event(log, (*base, slots), list(scalars.values()), body)
 
-    def _needs_eager(self, roots: list[Tensor], leaves: list[Tensor] | None) -> bool:
-        """Whether a backward reaches a leaf with hooks, or one that is itself pending: user code has to see real values.
+    def _slots(self, log: Log, leaves: Leaves | None) -> Any:
+        """What the gradient slots of a backward's leaves hold, as a part of its key."""
+        if leaves is None:
+            return None
+        return self.slots.states(leaves.tensors), tuple([self.slots.state(log.externals[v]) for v in leaves.inputs])
+
+    def _needs_eager(self, log: Log, roots: list[Tensor], leaves: Leaves | None) -> bool:
+        """Whether a backward reaches a leaf with hooks, or one that is itself pending: user code has to see values.
 
         leaves: what it is known to reach.
         """
         if leaves is None:
             edges = [edge for node in dispatch.tape.reachable(roots) for edge in node.edges]
-            leaves = [edge for edge in edges if isinstance(edge, Tensor)]
-            return any(t._pending is not None or has_hooks(t) for t in leaves)
-        if self._free_of_hooks.get(id(leaves)) == structure_epoch.value:
-            return False
-        if any(has_hooks(t) for t in leaves):
+            return any(e._pending is not None or has_hooks(e) for e in edges if isinstance(e, Tensor))
+        if any(has_hooks(log.externals[v]) for v in leaves.inputs):
             return True
-        self._free_of_hooks[id(leaves)] = structure_epoch.value
+        if self._free_of_hooks.get(id(leaves.tensors)) != structure_epoch.value:
+            if any(has_hooks(t) for t in leaves.tensors):
+                return True
+            self._free_of_hooks[id(leaves.tensors)] = structure_epoch.value
         return False
 
     def _accumulate(self, log: Log, found: list, leaf: Tensor, grad: Tensor) -> None:
@@ -138,7 +146,7 @@ class GradientEvents:
             step.grads[id(leaf)] = leaf, log.operand(old)
             return
         elif state == "consumed":
-            self.slots.raise_consumed()
+            return  # what was there is gone, so the sum is not known: the slot stays consumed until it is zeroed
         elif log.operand(grad) < step.first or any(log.operand(grad) == v for _, v in step.grads.values()):
             grad = log.pending(log.copy(grad, location), False)  # somebody else holds it: p.grad is a memory of its own
         log.grad_tensors[id(leaf)] = grad.detach() if grad.requires_grad else grad
@@ -164,7 +172,7 @@ class GradientEvents:
         log.fresh = {}
         tensors = tuple([operand_key(log, tuple(x)) for x in (roots, inputs, grads)])
         key = ("grad", create_graph, retain_graph, allow_unused, tensors)
-        if key not in log.position.children and self._needs_eager(roots, None):
+        if key not in log.position.children and self._needs_eager(log, roots, None):
             self.flush()
             return NotImplemented
 
@@ -211,6 +219,8 @@ class GradientEvents:
         mine = [p for p in parameters if id(p) in grads]
         if not mine:
             return NotImplemented
+        if len(mine) < len(parameters) and any(self.slots.state(p) == "consumed" for p in parameters):
+            raise consumed_error()
         if len(mine) < len(parameters) and any(
             self.slots.state(p) == "value" for p in parameters if id(p) not in grads
         ):
@@ -316,7 +326,9 @@ class GradientEvents:
 def _replayable_graph(roots: list[Tensor]) -> OpenGraph | None:
     """The graph that replayed steps left of all roots, if their backward can be an event."""
     graph = graph_of(roots)
-    return None if graph is None or graph.has_boundary or not graph.is_open(roots) else graph
+    if graph is None or graph.has_boundary or not graph.is_open(roots) or graph.stale():
+        return None
+    return graph
 
 
 def _static_options(group: dict) -> dict:

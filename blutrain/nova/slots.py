@@ -75,33 +75,15 @@ class GradSlots:
             return group.state
         return "none" if parameter._grad is None else "value"
 
-    def states(self, parameters: list[Tensor] | None):
-        """The slots of a backward's leaves as part of its key; "clean" where none holds a value.
-
-        Errors: RuntimeError where one was consumed and not zeroed since.
-        """
-        if parameters is None:
-            return None
+    def states(self, parameters: list[Tensor]):
+        """The slots of a backward's leaves as part of its key; "clean" where each is none or zero."""
         if self._clean.get(id(parameters)) == self._epoch and all(g.state != "consumed" for g in self._groups):
             return "clean"
-        states = tuple(self.state(p) for p in parameters)
-        if "consumed" in states:
-            self.raise_consumed()
-        if "value" in states:
+        states = tuple([self.state(p) for p in parameters])
+        if "value" in states or "consumed" in states:
             return states
         self._clean[id(parameters)] = self._epoch
         return "clean"
-
-    @staticmethod
-    def raise_consumed() -> None:
-        """Errors: RuntimeError: backward into a slot whose gradient a step consumed."""
-        raise RuntimeError(
-            message(
-                "backward",
-                "the gradients of the last compiled step were consumed and not zeroed",
-                help="call optimizer.zero_grad() before the next backward, or use compile(keep_grads=True)",
-            )
-        )
 
     def zero(self, parameters: list[Tensor], set_to_none: bool, optimizer=None) -> None:
         """zero_grad: for a group that is all of an optimizer's parameters one write, else parameter by parameter."""
@@ -125,12 +107,13 @@ class GradSlots:
 
 
 def consumed_error() -> RuntimeError:
-    """For whoever reads a gradient that a step consumed."""
+    """For whoever wants a gradient that a step consumed, or what a backward after that step added to it."""
     return RuntimeError(
         message(
             "grad",
-            "the compiled step consumed this gradient: its memory was used again",
-            help="read it before optimizer.step(), or use compile(keep_grads=True)",
+            "the last compiled step consumed this gradient, and its slot was not zeroed since",
+            help="read gradients before optimizer.step() and call zero_grad() before the next backward, "
+            "or use compile(keep_grads=True)",
         )
     )
 

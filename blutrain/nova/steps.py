@@ -98,17 +98,28 @@ class Taped(NamedTuple):
     kept: tuple[int, ...]
 
 
+class Leaves(NamedTuple):
+    """The leaves that a backward reaches: tensors that it captured, and the values of those that were brought in."""
+
+    tensors: list[Tensor]
+    inputs: tuple[int, ...]
+
+
 @dataclass(slots=True, eq=False)
 class Step:
     """One event in the tree of sequences, and what it adds to the trace.
 
     operands: values of the tensors the event brought in, in order; captured: tensors read by reference (parameters,
-    buffers, moments), index: their values by id; grad_operands: (parameter, value) where the gradient already in
-    `p.grad` is added to; scalars: run-time scalars, those of the event before those of random draws; draws: (generator,
-    count); views: values that share memory with another one, with the node that made them; updates: state -> new value,
-    written: which states user code may read before the flush, with the captured tensor (None: an outside one); freed:
-    roots of graphs that a backward used up; attributes: (module, name, tree) set by forward; boundary: (value, gradient)
-    where backward reached an eager tape; buckets, consumed: of an optimizer's step.
+    buffers, moments), index: their values by id; grad_operands: (leaf, value) where the gradient already in `leaf.grad`
+    is added to; scalars: run-time scalars, those of the event before those of random draws; draws: (generator, count);
+    views: values that share memory with another one, with the node that made them; updates: state -> new value, written:
+    which states user code may read before the flush, with the captured tensor (None: an outside one); grads: pending
+    gradients, id of the leaf -> (leaf, value), input_grads: those of leaves that were brought in, as (leaf, value);
+    freed: roots of graphs that a backward used up; attributes: (module, name, tree) set by forward; boundary: (value,
+    gradient) where backward reached an eager tape; buckets, consumed: of an optimizer's step; verified: recorded the
+    same twice; is_provisional: the key is not yet that of later calls; leaves: of backwards that may come next.
+
+    A leaf that was brought in is named by its value: it is another tensor each time.
     """
 
     key: tuple
@@ -121,7 +132,7 @@ class Step:
     operands: list[int] = field(default_factory=list)
     captured: list[tuple[int, Tensor]] = field(default_factory=list)
     index: dict[int, int] = field(default_factory=dict)
-    grad_operands: list[tuple[Tensor, int]] = field(default_factory=list)
+    grad_operands: list[tuple[Tensor | int, int]] = field(default_factory=list)
     scalars: list[int] = field(default_factory=list)
     draws: list[tuple[Any, int]] = field(default_factory=list)
     views: dict[int, Node] = field(default_factory=dict)
@@ -131,13 +142,15 @@ class Step:
     result: Any = None
     attributes: list[tuple[Any, str, Any]] = field(default_factory=list)
     grads: dict[int, tuple[Tensor, int]] | None = None
+    input_grads: list[tuple[int, int]] = field(default_factory=list)
     boundary: list[tuple[int, int]] = field(default_factory=list)
     freed: list[int] = field(default_factory=list)
     buckets: list[Any] = field(default_factory=list)
     consumed: Any = None
     verified: bool = False
+    is_provisional: bool = False
     children: dict[tuple, list[Step]] = field(default_factory=dict)
-    leaves: dict[tuple, list[Tensor]] = field(default_factory=dict)
+    leaves: dict[tuple, Leaves] = field(default_factory=dict)
     graphs: dict[frozenset, Any] = field(default_factory=dict)
     executable: Any = None
     _arrays: dict[int, int] = field(default_factory=dict)
@@ -175,8 +188,11 @@ class Step:
 
     @property
     def is_unstable(self) -> bool:
-        """Whether a call on the way here keeps recording something new: a program would rarely serve twice."""
-        return any(len(step.parent.children.get(step.key, ())) > MAX_VARIANTS for step in self.path())
+        """Whether a program for the sequence that ends here would rarely serve twice.
+
+        A call on the way keeps recording something new, or its key will have another form from the next time on.
+        """
+        return any(s.is_provisional or len(s.parent.children.get(s.key, ())) > MAX_VARIANTS for s in self.path())
 
     def tree(self):
         """This step and all that follow it."""
