@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class StepProgram:
-    """The program of the sequence that ends at a step. `program` None: seen, but not compiled (yet, or ever: `final`)."""
+    """The program of the sequence that ends at a step; None: seen, but not compiled (yet, or ever: `final`)."""
 
     trace: Trace
     outputs: list[int]
@@ -199,7 +199,7 @@ def _forget(entry: StepProgram | None) -> None:
 
 
 def _room_for(entry: StepProgram) -> bool:
-    """Make room among the owner's programs: drop the one not used longest, unless programs keep replacing each other."""
+    """Make room among the owner's programs: drop the one unused longest, unless programs keep replacing each other."""
     owner = entry.owner
     if owner is None or len(owner.programs) < owner.options.max_programs:
         return True
@@ -277,7 +277,7 @@ def _resolve(log: Log, results: dict[int, Any], views: dict[int, int]) -> None:
 
 
 def _close_consumed(log: Log, step: Step) -> None:
-    """Gradients that were added up only inside of the step were never written: whoever still holds one must not read it."""
+    """Gradients that were added up only inside of the step were never written: nobody may read one."""
     for known in log.steps:
         for parameter, value in known.grad_operands:
             if id(log.leaf(parameter)) in step.consumed.members:
