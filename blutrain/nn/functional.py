@@ -16,6 +16,7 @@ from ..tensor.ops.composite.mse_loss import mse_loss as _mse_loss
 from ..tensor.ops.composite.relu import relu, silu
 from ..tensor.ops.composite.rms_norm import rms_norm as _rms_norm
 from ..tensor.ops.composite.softmax import log_softmax, softmax
+from ..tensor.ops.arrange import pad
 from ..tensor.ops.unary import sigmoid, tanh
 from ..tensor.tensor import Tensor
 
@@ -28,6 +29,7 @@ __all__ = [
     "linear",
     "log_softmax",
     "mse_loss",
+    "pad",
     "relu",
     "rms_norm",
     "sigmoid",
