@@ -9,9 +9,10 @@ from .. import config
 
 
 def explain(module) -> str:
-    """The kernels of the module's latest program: user lines, schedule, bytes, FLOPs, intensity, predicted and measured time; memory.
+    """The launches of the module's latest program: user lines, schedule, bytes, FLOPs, intensity, predicted and measured
+    time against the roofline; memory; seconds of compiling.
 
-    Measuring runs the program once more on what is bound, on a copy of the state. Errors: ValueError for a module without a program.
+    Measuring runs the program again on what is bound and puts the state back. Errors: ValueError without a program.
     """
     from .explain_table import render
 

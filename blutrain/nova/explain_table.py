@@ -24,9 +24,8 @@ def render(program: Any, *, measure: bool = True) -> str:
     lines += _table([header, *rows])
     if measure:
         lines.append(f"total {total / 1e3:.2f} ms in {len(rows)} launches; bindings: {program.executable.bindings}")
-    lines.append(
-        f"memory: arena {plan.arena_bytes / 2**20:.2f} MiB, workspace {max((k.workspace_bytes for k in plan.kernels), default=0) / 2**20:.2f} MiB"
-    )
+    workspace = max((k.workspace_bytes for k in plan.kernels), default=0)
+    lines.append(f"memory: arena {plan.arena_bytes / 2**20:.2f} MiB, workspace {workspace / 2**20:.2f} MiB")
     lines.append("compile: " + ", ".join(f"{k} {v:.2f} s" for k, v in program.seconds.items()))
     return "\n".join(lines)
 
@@ -38,7 +37,7 @@ def _row(plan, launch, us: float | None, facts) -> tuple[str, ...]:
     return (
         launch.label,
         ", ".join(places[:2]) + (f" +{len(places) - 2}" if len(places) > 2 else ""),
-        _schedule(kernel),
+        kernel.schedule[:60],
         f"{kernel.bytes / 1e6:.2f}",
         f"{kernel.flops / 1e6:.1f}",
         f"{kernel.flops / max(1, kernel.bytes):.1f}",
@@ -51,10 +50,6 @@ def _row(plan, launch, us: float | None, facts) -> tuple[str, ...]:
 def _short(place: str) -> str:
     path, _, line = place.rpartition(":")
     return f"{os.path.basename(path)}:{line}"
-
-
-def _schedule(kernel) -> str:
-    return getattr(kernel, "schedule", "")[:60]
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:

@@ -39,7 +39,7 @@ class GeneratedKernel:
 
     `phases` run in order with a barrier between them; all share one workspace of `workspace_bytes`, 64-byte aligned,
     contents undefined at entry. `bytes` (memory traffic, each element once), `flops` and `predicted_us` are the
-    generator's model of one run.
+    generator's model of one run; `schedule` is what the configurator chose, for people.
     """
 
     text: str
@@ -48,6 +48,7 @@ class GeneratedKernel:
     bytes: int
     flops: int
     predicted_us: float
+    schedule: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from .dtype import DType
 from .tensor import Tensor
 
 class TensorMethods:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from blutrain.errors import NovaError
@@ -64,7 +65,9 @@ def generate(kernel_op: ir.Operation | ir.OpView, facts: CpuFacts) -> GeneratedK
     Raises NovaError with the generator's reason for a kernel that `supports` refuses.
     """
     kernel, module = _chosen(kernel_op)
-    return module.generate(kernel, facts, kernel.config or module.configure(kernel, facts))
+    config = kernel.config or module.configure(kernel, facts)
+    schedule = " ".join(f"{name}={value}" for name, value in config.items())
+    return dataclasses.replace(module.generate(kernel, facts, config), schedule=schedule)
 
 
 def _chosen(kernel_op: ir.Operation | ir.OpView) -> tuple[Kernel, ModuleType]:
