@@ -30,13 +30,13 @@ from mlir import ir
 
 from ...tensor.primitive import TABLE, Indexing, Scalar
 from ..dialect.graph import Graph
+from .form_kernels_graph import RECOMPUTE
 
 NAME = "choose_saved"
 
 MIN_BYTES = 1 << 20
 FAR = 2
 CHEAP, DEAR = 24, 200
-RECOMPUTE = "nova.recompute"
 MEMORY_LIMIT = "nova.memory_limit"
 MAX_ROUNDS = 16
 _VIEWS = frozenset(("reshape", "transpose", "expand", "slice", "flip"))

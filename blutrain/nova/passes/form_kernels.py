@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from mlir import ir
 
+from ..capabilities import Capabilities, capabilities
 from ..dialect.graph import Graph
 from .form_kernels_axes import Axes, Read
 from .form_kernels_emit import StepWriter
@@ -43,6 +44,7 @@ _MERGES = (
     (ROW, MAP),
     (ROW, COLUMN),
     (CONTRACT, COLUMN),
+    (CONTRACT, MAP),
     (GATHER, MAP),
     (COLUMN, COLUMN),
     (COLUMN, MAP),
@@ -54,15 +56,15 @@ def run(module: ir.Module, facts) -> None:
     """See the module. Errors: PassFault for an operation that no kernel computes, with its line."""
     step = Graph(module)
     graph = StepGraph(step.block)
-    body = StepWriter(graph, form_groups(graph)).body()
+    body = StepWriter(graph, form_groups(graph, capabilities(facts))).body()
     del graph
     replace_step(module, step, body)
 
 
-def form_groups(graph: StepGraph) -> Groups:
+def form_groups(graph: StepGraph, target: Capabilities) -> Groups:
     """The partition of `graph`."""
-    roots = Roots(graph, Axes(graph))
-    groups = Groups(roots.roots)
+    roots = Roots(graph, Axes(graph), target)
+    groups = Groups(roots.roots, target)
     _take_epilogues(groups, roots)
     holders = _holders(roots.roots)
     for large, small in _MERGES:
@@ -85,7 +87,7 @@ def _take_epilogues(groups: Groups, roots: Roots) -> None:
                 place = [0] * len(root.loops.extents)
                 for index, loop in zip(read.indices, group.roots[0].loops.result, strict=True):
                     place[index.dim] = loop
-                groups.try_merge(group, other, tuple(place))
+                groups.try_merge(group, other, tuple(place), is_waist=True)
                 break
 
 

@@ -15,6 +15,7 @@ from ..dialect.convert import dtype_of, python_of
 from ..dialect.definition import TERMINATOR
 from .driver import PassFault
 
+RECOMPUTE = "nova.recompute"  # attribute of operations that choose_saved repeats where their results are read
 MAP, VIEW, RESHAPE, REDUCE, CONTRACT = "map", "view", "reshape", "reduce", "contract"
 GATHER, SCATTER, LOOKUP, SINK = "gather", "scatter", "lookup", "sink"
 
@@ -70,10 +71,22 @@ class Nest:
 
 class Node:
     """One operation. `kind` says how it may be fused, `record` is its entry of the primitive table (None for
-    structural ones).
+    structural ones). `is_late`: choose_saved put it there to be computed then, not where its operands are made.
     """
 
-    __slots__ = ("_location", "attrs", "kind", "name", "nest", "number", "op", "operands", "record", "results")
+    __slots__ = (
+        "_location",
+        "attrs",
+        "is_late",
+        "kind",
+        "name",
+        "nest",
+        "number",
+        "op",
+        "operands",
+        "record",
+        "results",
+    )
 
     def __init__(self, number: int, op: ir.Operation, name: str, record: Primitive | None):
         self.number, self.op, self.name, self.record = number, op, name, record
@@ -81,6 +94,7 @@ class Node:
         self.results: list[Value] = []
         self.attrs: dict = {}
         self.kind = MAP
+        self.is_late = False
         self.nest: Nest | None = None
         self._location: str | None = None
 
@@ -121,6 +135,7 @@ class StepGraph:
         node.operands = operands
         found = op.attributes
         node.attrs = {key: python_of(found[key]) for key in found if "." not in key}
+        node.is_late = RECOMPUTE in found
         node.results = [self._value(r, node, i) for i, r in enumerate(op.results)]
         self.nodes.append(node)
         for operand in dict.fromkeys(operands):

@@ -19,6 +19,7 @@ tells how the loops of one lie in the loops of the other, and where the anchor o
 
 from __future__ import annotations
 
+from ..capabilities import Capabilities
 from .form_kernels_axes import Index, Loops, Read
 from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, REDUCE, SCATTER, Node
 
@@ -130,7 +131,8 @@ def _columns(root: Root) -> frozenset[int]:
 class Groups:
     """All groups, who depends on whom, and merging."""
 
-    def __init__(self, roots: list[Root]):
+    def __init__(self, roots: list[Root], target: Capabilities):
+        self.target = target
         self.groups = [Group(i, root) for i, root in enumerate(roots)]
         self.of: dict[int, Group] = {group.roots[0].node.number: group for group in self.groups}
         direct = [self._sources(root) for root in roots]
@@ -156,9 +158,9 @@ class Groups:
         """No third group lies on a path from one to the other."""
         return not (self.after[a.number] & self.before[b.number] or self.after[b.number] & self.before[a.number])
 
-    def try_merge(self, a: Group, b: Group, place: tuple[int, ...]) -> bool:
+    def try_merge(self, a: Group, b: Group, place: tuple[int, ...], is_waist: bool = False) -> bool:
         """Merge `b` into `a`, loop d of b being loop place[d] of a, if the anchor of `a` takes every root of `b` and
-        no cycle arises.
+        no cycle arises. is_waist: `b` is what becomes of the product or gather `a`; else the merge must save loads.
         """
         if list(place) != sorted(place) and not (_reads(a, b) or _reads(b, a)):
             return False  # only a value that one gives the other shows a generator how permuted loops belong together
@@ -170,7 +172,9 @@ class Groups:
         if not all(a.takes(root, moved[root.node.number]) for root in b.roots) or not self.can_merge(a, b):
             return False
         roots, places = [*a.roots, *b.roots], a.places | moved
-        if not _reads_in_place(roots, places) or _reads_late(a, roots, places) or not self._is_worthwhile(a, b):
+        if not _reads_in_place(roots, places) or _reads_late(a, roots, places) or not _is_timely(a, b):
+            return False
+        if not is_waist and not self._is_worthwhile(a, b, places):
             return False
         a.places.update(moved)
         a.roots = sorted(a.roots + b.roots, key=lambda root: root.node.number)
@@ -180,11 +184,16 @@ class Groups:
         b.roots = []
         return True
 
-    def _is_worthwhile(self, a: Group, b: Group) -> bool:
+    def _is_worthwhile(self, a: Group, b: Group, places: dict[int, tuple[int, ...]]) -> bool:
         """An epilogue reads the product. A map joins the reductions it computes with or makes the operand of, not any
         that read the same tensor. Where all loops are reduced, what needs the total runs after it: only single numbers
-        join then.
+        join then. Where only memory counts, a map also joins products and reductions that load all it reads.
         """
+        if b.anchor == MAP and a.anchor in (CONTRACT, ROW) and self.target.is_wide:
+            if _loads_nothing_new(a, b, places) and len(a.reduced) < len(a.extents):
+                return True
+        if a.anchor == CONTRACT and b.anchor == MAP:
+            return False
         if a.anchor in (CONTRACT, GATHER):
             return _reads(b, a)
         if a.anchor != ROW or b.anchor != MAP:
@@ -217,6 +226,27 @@ def _reads(a: Group, b: Group) -> bool:
     made = {root.node.number for root in b.roots}
     sources = (source_node(read) for root in a.roots for read in root.leaves)
     return any(source is not None and source.number in made for source in sources)
+
+
+def _is_timely(a: Group, b: Group) -> bool:
+    """Whether what is to be computed late (`Node.is_late`) gets into no kernel that runs early."""
+    late = [[root.node.number for root in group.roots if root.node.is_late] for group in (a, b)]
+    last = [max(root.node.number for root in group.roots) for group in (a, b)]
+    return all(number <= last[1 - i] for i in (0, 1) for number in late[i])
+
+
+def _loads_nothing_new(a: Group, b: Group, places: dict[int, tuple[int, ...]]) -> bool:
+    """Whether `a` makes or reads, at the same point of its loops, every large tensor that `b` reads."""
+
+    def place(read: Read, root: Root) -> tuple:
+        loops = places[root.node.number]
+        return read.value.number, tuple(i if i.dim < 0 else i._replace(dim=loops[i.dim]) for i in read.indices)
+
+    known = {place(read, root) for root in a.roots for read in root.leaves}
+    for root in a.roots:
+        known.add(place(Read(root.node.result, tuple(Index(loop) for loop in root.loops.result)), root))
+    large = ((read, root) for root in b.roots for read in root.leaves if read.value.size * 2 > root.node.result.size)
+    return all(place(read, root) in known for read, root in large)
 
 
 def _reads_in_place(roots: list[Root], places: dict[int, tuple[int, ...]]) -> bool:

@@ -8,13 +8,15 @@ value are made roots:
   no larger. The chain up
   to it becomes the epilogue, and the product itself is never stored. For `z = x @ w.T + b`, with gelu(z) and gelu'(z)
   read elsewhere, that is z: one store, and both are recomputed where they are read;
-- what a product reads, if it costs more to compute again than to store and load (`PROLOGUE_FLOPS`);
+- what a product reads, if it costs more to compute again than to store and load (`PROLOGUE_FLOPS`), or if the target's
+  products read memory only (`Capabilities.prologues`);
 - a small value that a larger nest reads broadcast (1 / sqrt(variance) of a row): computed once, not once per element.
 """
 
 from __future__ import annotations
 
 from ...tensor.primitive import Scalar
+from ..capabilities import Capabilities
 from .form_kernels_axes import Axes, Read, compose
 from .form_kernels_graph import (
     CONTRACT,
@@ -47,8 +49,8 @@ _ANCHORS = (REDUCE, CONTRACT, GATHER, SCATTER, LOOKUP)
 class Roots:
     """The roots of `graph`, in program order, and `waists`: number of an anchor -> number of its waist."""
 
-    def __init__(self, graph: StepGraph, axes: Axes):
-        self.graph, self.axes = graph, axes
+    def __init__(self, graph: StepGraph, axes: Axes, target: Capabilities):
+        self.graph, self.axes, self.target = graph, axes, target
         self.numbers: set[int] = set()
         self.waists: dict[int, int] = {}
         self._flops = {node.number: _flops(node) for node in graph.nodes}
@@ -173,7 +175,7 @@ class Roots:
                     made is not None
                     and made.kind == MAP
                     and made.number not in self.numbers
-                    and not self._is_prologue(made)
+                    and not (self.target.prologues and self._is_prologue(made))
                 ):
                     self.numbers.add(made.number)
 
