@@ -8,12 +8,13 @@ from typing import Any
 import numpy
 
 from ..errors import message
+from . import dispatch
 from .aval import Aval
 from .device import Device, as_device, cpu
 from .dtype import INTEGER, DType, as_dtype, bool_, from_numpy_dtype, get_default_dtype, int64
 from .ops import cast, compare, create, movement
 from .shapes import as_shape
-from .tensor import Tensor
+from .tensor import Tensor, aval_of
 
 
 def tensor(data, *, dtype=None, device=None, requires_grad: bool = False) -> Tensor:
@@ -27,6 +28,10 @@ def tensor(data, *, dtype=None, device=None, requires_grad: bool = False) -> Ten
         made = data.detach().to(device=device or data.device, dtype=dtype or data.dtype, copy=True)
         return made.requires_grad_() if requires_grad else made
     where = as_device(device)
+    if dispatch.recorder is not None and dispatch.recorder.recording:
+        if isinstance(data, bool | int | float):  # a constant of the recorded program
+            return _full("tensor", (), data, dtype or aval_of(data).dtype, where, requires_grad)
+        dispatch.recorder.host_data("tensor")
     made = Tensor._wrap(to_device(_host_array(data, dtype), where), where)
     return made.requires_grad_() if requires_grad else made
 
@@ -124,6 +129,8 @@ def from_numpy(array) -> Tensor:
             )
         )
     from_numpy_dtype(array.dtype, "from_numpy")
+    if dispatch.recorder is not None:
+        dispatch.recorder.host_data("from_numpy")
     made = Tensor._wrap(array.view(numpy.ndarray), cpu)
     made._foreign = True
     return made

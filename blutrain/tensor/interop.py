@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import message
+from . import dispatch
 from .device import Device, as_device, cpu
 from .dtype import DType, as_dtype, bfloat16, from_numpy_dtype
 from .ops import cast, transfer
@@ -103,6 +104,8 @@ def from_dlpack(source) -> Tensor:
     except (BufferError, RuntimeError, ValueError) as fault:
         raise BufferError(message("from_dlpack", "the memory cannot be imported", got=str(fault))) from fault
     from_numpy_dtype(array.dtype, "from_dlpack")
+    if dispatch.recorder is not None:
+        dispatch.recorder.host_data("from_dlpack")
     made = Tensor._wrap(array, device)
     made._foreign = True
     return made
