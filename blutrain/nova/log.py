@@ -8,7 +8,7 @@ from their steps first (`hydrate`).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..tensor import dispatch
@@ -17,6 +17,7 @@ from ..tensor.primitive import TABLE
 from ..tensor.tensor import Tensor, aval_of
 from .refuse import refuse
 from .retape import rebuild
+from .slots import GradSlots
 from .steps import (
     FunctionCall,
     Handle,
@@ -48,10 +49,12 @@ class Log:
     marked: real tensors that an event writes, pending until the flush.
     """
 
-    def __init__(self, device, root: Step):
-        self.device = device
+    def __init__(self, device, root: Step, slots: GradSlots):
+        self.device, self.slots = device, slots
         self.owner: CompiledModule | None = None
         self.steps: list[Step] = []
+        self.indexed: list[Step] = []
+        self.calls = 0
         self.position = root
         self.current: Step | None = None
         self.taped = True
@@ -99,17 +102,22 @@ class Log:
         value = self.values.get(id(tensor))
         if value is not None:
             return value
-        steps = self.steps if self.current is None else (*self.steps, self.current)
-        for step in reversed(steps):
+        for step in self._indexed():
             value = step.index.get(id(tensor))
             if value is not None:
                 return value
         value = self.array_values.get(id(tensor._array))
-        for step in reversed(steps):
+        for step in self._indexed():
             if value is not None:
                 break
             value = step.by_array().get(id(tensor._array))
         return value
+
+    def _indexed(self) -> Iterator[Step]:
+        """The steps that read or wrote real tensors, newest first."""
+        if self.current is not None and self.current.index:
+            yield self.current
+        yield from reversed(self.indexed)
 
     def reads(self, tensor: Tensor) -> bool:
         """Whether the log has read this tensor, or one that shares its memory."""
@@ -147,7 +155,7 @@ class Log:
         for value, tensor in zip(step.operands, self.fresh.values(), strict=True):
             self._bind(value, tensor)
         for leaf, value in step.grad_operands:
-            self._bind(value, self.leaf(leaf)._grad)
+            self._bind(value, self.slots.get(self.leaf(leaf)))
         self.fresh = {}
         self.scalars += scalars
         for generator, count in step.draws:
@@ -219,6 +227,9 @@ class Log:
 
     def _enter(self, step: Step) -> None:
         self.steps.append(step)
+        self.calls += step.key[0] == "call"
+        if step.index:
+            self.indexed.append(step)
         if step.grads is not None:
             inputs = [(self.externals[leaf], value) for leaf, value in step.input_grads]
             self._grads = {**step.grads, **{id(t): (t, v) for t, v in inputs}} if inputs else step.grads
@@ -364,9 +375,10 @@ class Log:
 
     def bind_gradient(self, parameter: Tensor) -> int:
         """Enter the real gradient in `p.grad` as an operand of the event: it is looked up again at each replay."""
-        value = self._new_value(parameter._grad._aval)
+        grad = self.slots.get(parameter)
+        value = self._new_value(grad._aval)
         self.current.grad_operands.append((self.leaf_name(parameter), value))
-        self._bind(value, parameter._grad)
+        self._bind(value, grad)
         return value
 
     def primitive(self, prim, operands, attrs, location: Location):

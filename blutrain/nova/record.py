@@ -29,7 +29,9 @@ from .slots import GradSlots
 from .steps import FunctionCall, Leaf, RuntimeInt, Step, has_hooks, map_tree, memory
 from .trace import Location, freeze
 
-MAX_EVENTS = 1000  # pending events: a loop that neither reads nor steps must not pile them up for ever
+# A loop that neither reads nor steps must not pile up pending events for ever, nor make a program of all its calls.
+MAX_CALLS = 32
+MAX_EVENTS = 1000
 
 
 class Recorder(GradientEvents):
@@ -62,7 +64,7 @@ class Recorder(GradientEvents):
         if compiled is None or self.recording or config.get("NOVA_DISABLE") or dispatch.tape.packs():
             return NotImplemented
         self._check_thread()
-        if self.log is not None and (self.log.has_backward or len(self.log.steps) > MAX_EVENTS):
+        if self.log is not None and (self.log.has_backward or self.log.calls >= MAX_CALLS):
             self.flush()
         grad = dispatch.tape.enabled()
         state = compiled.key(), grad
@@ -143,7 +145,8 @@ class Recorder(GradientEvents):
         if log is None or not any(isinstance(x, Tensor) and x._pending is not None for x in operands):
             return dispatch.apply(prim, *operands, **attrs)
         self._check_thread()
-        if prim.name == "assign" and (memory(operands[0]) is not None or log.is_shared(*operands)):
+        writes_memory = prim.name == "assign" and (memory(operands[0]) is not None or log.is_shared(*operands))
+        if writes_memory or len(log.steps) >= MAX_EVENTS:
             self.flush()
             return dispatch.apply(prim, *operands, **attrs)
         log.fresh = {}
@@ -335,7 +338,7 @@ class Recorder(GradientEvents):
             self.log = None
 
     def _begin(self, device) -> Log:
-        self.log = Log(device, self.root)
+        self.log = Log(device, self.root, self.slots)
         return self.log
 
     def _log_of(self, roots) -> Log | None:

@@ -250,7 +250,8 @@ class GradientEvents:
         if not log.grads:
             self.flush()
             return False
-        key = ("step", self._optimizer_key(optimizer))
+        rest = self._rest(log, optimizer)
+        key = ("step", self._optimizer_key(optimizer), rest)
         log.fresh = {}
         known = log.replayable(key)
         if known is None and not any(id(p) in log.grads for g in optimizer.param_groups for p in g["params"]):
@@ -292,7 +293,15 @@ class GradientEvents:
         if not keep:
             step.grads = {k: v for k, v in pending.items() if all(k != id(p) for p in taken)}
             step.consumed = Group(optimizer, taken)
-        step.key = ("step", self._optimizer_key(optimizer))
+        step.key = ("step", self._optimizer_key(optimizer), step.key[2])
+
+    def _rest(self, log: Log, optimizer) -> tuple:
+        """The slots of the optimizer's parameters that have no pending gradient: whether they step too."""
+        known = log.position.rests.get(id(optimizer))
+        if known is None or known[0] != structure_epoch.value or any(step.input_grads for step in log.steps):
+            params = [p for g in optimizer.param_groups for p in g["params"] if id(p) not in log.grads]
+            known = log.position.rests[id(optimizer)] = structure_epoch.value, params
+        return tuple([self.slots.state(p) for p in known[1]])
 
     def _step_gradient(self, log: Log, parameter: Tensor) -> Tensor:
         pending = log.grad_tensor(parameter)

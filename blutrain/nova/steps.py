@@ -117,7 +117,8 @@ class Step:
     gradients, id of the leaf -> (leaf, value), input_grads: those of leaves that were brought in, as (leaf, value);
     freed: roots of graphs that a backward used up; attributes: (module, name, tree) set by forward; boundary: (value,
     gradient) where backward reached an eager tape; buckets, consumed: of an optimizer's step; verified: recorded the
-    same twice; is_provisional: the key is not yet that of later calls; leaves: of backwards that may come next.
+    same twice; is_provisional: the key is not yet that of later calls. Of events that may come next: leaves of a
+    backward, rests: parameters of an optimizer (its id) without a pending gradient.
 
     A leaf that was brought in is named by its value: it is another tensor each time.
     """
@@ -151,6 +152,7 @@ class Step:
     is_provisional: bool = False
     children: dict[tuple, list[Step]] = field(default_factory=dict)
     leaves: dict[tuple, Leaves] = field(default_factory=dict)
+    rests: dict[int, tuple[int, list[Tensor]]] = field(default_factory=dict)
     graphs: dict[frozenset, Any] = field(default_factory=dict)
     executable: Any = None
     _arrays: dict[int, int] = field(default_factory=dict)
