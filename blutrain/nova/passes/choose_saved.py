@@ -19,7 +19,8 @@ training step: around the loss), each saved value of MIN_BYTES or more is looked
 operations and movements alone make it (norm outputs from x and row statistics, relu, masks, casts) from what is kept
 anyway: arguments, values that the backward needs for itself, anything below a sixteenth of its size; and if that costs
 no more than CHEAP of work an element. With the attribute nova.memory_limit (bytes) on the module and more saved than
-that, up to DEAR (gelu, softmax, the random bits of dropout). Then the same at the new maximum, until nothing changes.
+that, and wherever only memory counts (`Capabilities.is_wide`), up to DEAR (gelu, softmax, the random bits of dropout).
+Then the same at the new maximum, until nothing changes. Who reads a view touches what it is a view of.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from itertools import pairwise
 from mlir import ir
 
 from ...tensor.primitive import TABLE, Indexing, Scalar
+from ..capabilities import capabilities
 from ..dialect.graph import Graph
 from .form_kernels_graph import RECOMPUTE
 
@@ -45,10 +47,11 @@ _VIEWS = frozenset(("reshape", "transpose", "expand", "slice", "flip"))
 def run(module: ir.Module, facts) -> None:
     found = module.operation.attributes
     limit = ir.IntegerAttr(found[MEMORY_LIMIT]).value if MEMORY_LIMIT in found else None
+    is_wide = capabilities(facts).is_wide
     for _ in range(MAX_ROUNDS):
         lives = _Lives(Graph(module))
         peak, num_bytes = lives.peak()
-        max_work = DEAR if limit is not None and num_bytes > limit else CHEAP
+        max_work = DEAR if is_wide or (limit is not None and num_bytes > limit) else CHEAP
         if num_bytes < MIN_BYTES or not _recompute_across(lives, peak, max_work):
             return
 
@@ -62,15 +65,22 @@ class _Lives:
         self.operands = [list(op.operands) for op in self.ops]
         self.bytes: dict[ir.Value, int] = {}
         self.touches: dict[ir.Value, list[int]] = {}
+        self.viewed: dict[ir.Value, ir.Value] = {}
         self.num_products = [0]
         for i, op in enumerate(self.ops):
             for value in self.operands[i]:
-                if value in self.touches:
-                    self.touches[value].append(i)
+                self._touch(value, i)
             for value in op.results:
                 aval = graph.aval(value)
                 self.bytes[value], self.touches[value] = aval.size * aval.dtype.itemsize, [i]
+            if _is_view(op):
+                self.viewed[op.result] = self.operands[i][0]
             self.num_products.append(self.num_products[-1] + (op.name == "nova.matmul"))
+
+    def _touch(self, value: ir.Value | None, position: int) -> None:
+        while value in self.touches:
+            self.touches[value].append(position)
+            value = self.viewed.get(value)
 
     def gaps(self, value: ir.Value) -> list[tuple[int, int]]:
         """The stretches between two touches of `value` over which it is saved."""
@@ -81,7 +91,7 @@ class _Lives:
     def peak(self) -> tuple[int, int]:
         """The first position behind which the most bytes are saved, and how many."""
         change = [0] * (len(self.ops) + 1)
-        for value in self.touches:
+        for value in self.touches.keys() - self.viewed.keys():
             for start, stop in self.gaps(value):
                 change[start] += self.bytes[value]
                 change[stop] -= self.bytes[value]
@@ -138,15 +148,18 @@ def _is_free(op: ir.Operation) -> bool:
     return op.name == "nova.constant"
 
 
+def _is_view(op: ir.Operation) -> bool:
+    prim = TABLE.get(op.name.removeprefix("nova."))
+    return prim is not None and isinstance(prim.nova, Indexing) and prim.nova.rule in _VIEWS
+
+
 def _is_cheap(op: ir.Operation) -> bool:
     """Whether `op` computes each element from few elements of its operands, in place."""
-    if _is_free(op):
+    if _is_free(op) or _is_view(op):
         return True
     prim = TABLE.get(op.name.removeprefix("nova."))
     if prim is None:
         return False
-    if isinstance(prim.nova, Indexing):
-        return prim.nova.rule in _VIEWS
     return isinstance(prim.nova, Scalar) or prim.name in ("cast", "random_bits", "iota")
 
 
