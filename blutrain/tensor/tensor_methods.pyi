@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from .dtype import DType
 from .tensor import Tensor
 
 class TensorMethods:
