@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import blutrain as bt
+from blutrain import nn
 from blutrain.tensor.tensor import Tensor, storage_epoch, structure_epoch
 
 
@@ -79,6 +80,15 @@ def test_creation():
         and np.shares_memory(bt.as_tensor(array).numpy(), array)
         and bt.as_tensor(x) is x
     )
+
+
+def test_attributes_that_are_equal_but_not_the_same():
+    """What is remembered for 0.0 must not serve -0.0, nor that for 1 True or 1.0."""
+    for value in (0.0, -0.0, 0.0):
+        assert np.signbit(bt.full((1,), value).numpy()).item() is (np.signbit(value).item())
+        padded = nn.functional.pad(bt.ones(1), (1, 0), value=value).numpy()
+        assert np.signbit(padded[0]).item() is np.signbit(value).item()
+    assert [bt.full((1,), v).dtype for v in (1, True, 1.0)] == [bt.int64, bt.bool, bt.float32]
 
 
 def test_large_integers_stay_exact():

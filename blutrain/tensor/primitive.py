@@ -8,6 +8,7 @@ operations exists.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -160,7 +161,17 @@ class Primitive:
     tags: frozenset[str] = field(default=frozenset())
 
     def __post_init__(self):
-        object.__setattr__(self, "plan", functools.lru_cache(maxsize=4096)(functools.partial(_plan, self)))
+        cache = functools.lru_cache(maxsize=4096, typed=True)  # 1, 1.0 and True are different attributes
+        object.__setattr__(self, "plan", cache(functools.partial(_plan, self)))
+
+
+class _NegativeZero(float):
+    """-0.0 equals 0.0; as a type of its own it does not share what is remembered for 0.0."""
+
+
+def number_attribute(x):
+    """A Python number as the value of an attribute."""
+    return _NegativeZero(x) if isinstance(x, float) and x == 0 and math.copysign(1, x) < 0 else x
 
 
 def define(name: str, kind: str, *, infer, eager, vjp, nova, doc: str, **rest) -> Primitive:

@@ -8,7 +8,7 @@ from ..aval import Aval
 from ..device import Device
 from ..dispatch import apply
 from ..dtype import DType
-from ..primitive import NotDifferentiable, Special, define
+from ..primitive import NotDifferentiable, Special, define, number_attribute
 
 
 def _eager_full(xp, *, shape, value, dtype, device=None):
@@ -32,7 +32,7 @@ FULL = define(
 
 def full_of(aval: Aval, value, device: Device):
     """Every element `value`."""
-    return apply(FULL, shape=aval.shape, value=value, dtype=aval.dtype, device=device)
+    return apply(FULL, shape=aval.shape, value=number_attribute(value), dtype=aval.dtype, device=device)
 
 
 def zeros_of(aval: Aval, device: Device):

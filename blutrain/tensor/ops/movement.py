@@ -11,7 +11,7 @@ import operator
 from ...errors import message
 from ..aval import Aval
 from ..dispatch import apply
-from ..primitive import Indexing, define
+from ..primitive import Indexing, define, number_attribute
 from ..shapes import normalize_dim, normalize_dims
 from . import create, pointwise
 
@@ -311,4 +311,4 @@ def pad_dims(x, amounts: dict[int, tuple[int, int]], value=0):
             raise ValueError(message("pad", "more is cut off than there is", got=f"{amounts} of {x._aval}"))
         x = slice_dims(x, starts, sizes, (1,) * x.ndim)
     low, high = tuple([max(a, 0) for a in low]), tuple([max(a, 0) for a in high])
-    return apply(PAD, x, low=low, high=high, value=value) if any(low) or any(high) else x
+    return apply(PAD, x, low=low, high=high, value=number_attribute(value)) if any(low) or any(high) else x
