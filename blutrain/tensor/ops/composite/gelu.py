@@ -66,14 +66,17 @@ def _fill_half_tanh(xp, x, out):
 
 
 def _cdf(z, approximate):
-    """P(X <= z) of a tensor within +-BOUND."""
+    """P(X <= z) of a tensor; "none": within +-BOUND. (1 + tanh u) / 2 is the sigmoid of 2u, which costs one exp and one division."""
     if approximate == "none":
         return 0.5 + 0.5 * (z * math.sqrt(0.5)).erf()
-    return 0.5 + 0.5 * (z * (z * z * (_CUBIC * _SCALE) + _SCALE)).tanh()
+    return (z * (z * z * (2 * _CUBIC * _SCALE) + 2 * _SCALE)).sigmoid()
 
 
 def _compose(x, *, approximate):
     wide = upcast(x)
+    if approximate == "tanh":
+        z = wide.maximum(-BOUND)
+        return (z * _cdf(z, approximate)).to(x.dtype)
     return (wide.clamp(min=-BOUND) * _cdf(wide.clamp(-BOUND, BOUND), approximate)).to(x.dtype)
 
 
@@ -135,13 +138,14 @@ def _tanh_backward_block(xp, inputs, results, temporaries):
 
 
 def _compose_backward(grad, x, *, approximate):
-    z = upcast(x).clamp(-BOUND, BOUND)
     if approximate == "none":
+        z = upcast(x).clamp(-BOUND, BOUND)
         slope = _cdf(z, approximate) + z * (z * z * -0.5).exp() * _GAUSS
     else:
-        half_tanh = 0.5 * (z * (z * z * (_CUBIC * _SCALE) + _SCALE)).tanh()
-        inner = z * z * (3 * _CUBIC * _SCALE) + _SCALE
-        slope = (0.5 + half_tanh) + z * (0.5 - 2 * half_tanh * half_tanh) * inner
+        z = upcast(x).maximum(-BOUND).minimum(BOUND)
+        cdf = _cdf(z, approximate)
+        inner = z * z * (6 * _CUBIC * _SCALE) + 2 * _SCALE
+        slope = cdf + z * inner * (cdf - cdf * cdf)
     return (upcast(grad) * slope).to(x.dtype)
 
 
