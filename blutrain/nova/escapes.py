@@ -27,7 +27,7 @@ def find_escape(log: Log, boxed: list) -> Node | None:
     known, aliases = Counter(), {}
     _count(boxed, known, aliases)
     for module, name, _ in log.current.attributes:
-        _count(module.__dict__[name], known, aliases)
+        _count(module().__dict__[name], known, aliases)
     _count_tape([*tensors, *aliases.values()], known, aliases)
     own = {id(t) for t in tensors}
     holders = Counter(id(t._pending) for t in tensors)

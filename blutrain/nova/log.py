@@ -169,7 +169,7 @@ class Log:
             if handle.log is self and handle.value in step.rebinds:
                 self.rebind(handle, step.rebinds[handle.value])
         for module, name, tree in step.attributes:
-            setattr(module, name, self.revive(tree))
+            setattr(module(), name, self.revive(tree))
         return self.revive(step.result)
 
     def revive(self, tree):

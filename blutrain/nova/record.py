@@ -8,6 +8,8 @@ runs on pending tensors). execute.py executes what is pending.
 from __future__ import annotations
 
 import threading
+import weakref
+from collections.abc import MutableMapping
 from typing import Any
 
 import numpy
@@ -44,10 +46,9 @@ class Recorder(GradientEvents):
         self.location: tuple[str, int] | None = None
         self.replayed_steps = 0
         self.clock = 0  # counts flushes that wrote to states
-        self._ran: dict[Step, int] = {}  # the end of a sequence -> when it ran last
+        self._ran: MutableMapping[Step, int] = weakref.WeakKeyDictionary()  # the end of a sequence -> when it ran last
         self._in_body = _InBody()
         self._thread: threading.Thread | None = None
-        self._free_of_hooks: dict[int, int] = {}  # leaves of a backward (the id of their list) -> structure_epoch
         self._optimizer_keys: dict[int, tuple[int, int]] = {}
         self._groupings: dict[tuple, int] = {}
 
@@ -127,7 +128,7 @@ class Recorder(GradientEvents):
     def _note_attributes(log: Log, compiled: CompiledModule, before: dict) -> None:
         """What forward set as module attributes is set again at replay; tensors among it are outputs of the call."""
         for m, name, value in compiled.changed_attributes(before):
-            log.current.attributes.append((m, name, log.freeze_result(value)))
+            log.current.attributes.append((weakref.ref(m), name, log.freeze_result(value)))
 
     def _refuse_call(self, compiled: CompiledModule, state, reason: str, detail: str = "") -> str:
         refuse(reason, Location(*user_location()), strict=compiled.options.strict, detail=detail)
@@ -296,7 +297,7 @@ class Recorder(GradientEvents):
     def written_since(self, clock: int) -> dict[int, Tensor]:
         """The tensors that compiled steps wrote after the moment `clock`, by id."""
         written = {}
-        for last, time in self._ran.items():
+        for last, time in list(self._ran.items()):
             for step in last.path() if time > clock else ():
                 states = {v for known in last.path() for v in known.updates}
                 written.update({id(t): t for v, t in step.captured if v in states})
@@ -367,12 +368,13 @@ class Recorder(GradientEvents):
 
     def forget(self, token: int) -> None:
         """A compiled module is gone: forget what began with a call of it."""
-        gone = [key for key in self.root.children if key[0] == "call" and key[1] == token]
-        numbers = {step.number for key in gone for variant in self.root.children[key] for step in variant.tree()}
-        gone += [key for key in self.root.children if key[0] == "backward" and key[1][0] in numbers]
+        gone = [key for key in list(self.root.children) if key[0] == "call" and key[1] == token]
+        steps = [step for key in gone for variant in self.root.children[key] for step in variant.tree()]
+        numbers = {step.number for step in steps}
+        gone += [key for key in list(self.root.children) if key[0] == "backward" and key[1][0] in numbers]
         for key in gone:
             del self.root.children[key]
-        self._ran = {step: time for step, time in self._ran.items() if step.number not in numbers}
+        self.slots.forget({id(t) for step in steps for _, t in step.captured})
 
 
 class _InBody(threading.local):

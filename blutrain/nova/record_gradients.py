@@ -21,7 +21,6 @@ class GradientEvents:
         log: Log | None
         recording: bool
         slots: GradSlots
-        _free_of_hooks: dict[int, int]
         _optimizer_keys: dict[int, tuple[int, int]]
         _groupings: dict[tuple, int]
 
@@ -97,7 +96,7 @@ class GradientEvents:
         """What the gradient slots of a backward's leaves hold, as a part of its key."""
         if leaves is None:
             return None
-        return self.slots.states(leaves.tensors), tuple([self.slots.state(log.externals[v]) for v in leaves.inputs])
+        return self.slots.states(leaves), tuple([self.slots.state(log.externals[v]) for v in leaves.inputs])
 
     def _needs_eager(self, log: Log, roots: list[Tensor], leaves: Leaves | None) -> bool:
         """Whether a backward reaches a leaf with hooks, or one that is itself pending: user code has to see values.
@@ -109,10 +108,10 @@ class GradientEvents:
             return any(e._pending is not None or has_hooks(e) for e in edges if isinstance(e, Tensor))
         if any(has_hooks(log.externals[v]) for v in leaves.inputs):
             return True
-        if self._free_of_hooks.get(id(leaves.tensors)) != structure_epoch.value:
+        if leaves.unhooked != structure_epoch.value:
             if any(has_hooks(t) for t in leaves.tensors):
                 return True
-            self._free_of_hooks[id(leaves.tensors)] = structure_epoch.value
+            leaves.unhooked = structure_epoch.value
         return False
 
     def _accumulate(self, log: Log, found: list, leaf: Tensor, grad: Tensor) -> None:

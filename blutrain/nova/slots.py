@@ -1,23 +1,28 @@
 """Gradient slots: what `p.grad` is between compiled steps.
 
-A compiled step consumes the gradients of its parameters. They share one `Group`, whose `state` says what their slots hold, so that
-neither a replayed step nor zero_grad loops over parameters.
+A compiled step consumes the gradients of its parameters. They share one `Group`, whose `state` says what their slots
+hold, so that neither a replayed step nor zero_grad loops over parameters.
 """
 
 from __future__ import annotations
 
+import weakref
+
 from ..errors import message
 from ..tensor.tensor import Tensor
+from .steps import Leaves
 
 
 class Group:
-    """Parameters whose gradients one compiled step consumed. `state`: "consumed", "none" (after zero_grad) or "zero"; `complete`:
-    the optimizer holds no other parameters."""
+    """Parameters whose gradients one compiled step consumed.
+
+    state: "consumed", "none" (after zero_grad) or "zero"; complete: the optimizer holds no other parameters.
+    """
 
     __slots__ = ("complete", "members", "optimizer", "state")
 
     def __init__(self, optimizer, parameters: list[Tensor]):
-        self.optimizer = optimizer
+        self.optimizer = weakref.ref(optimizer)
         self.members = {id(p): p for p in parameters}
         self.complete = all(id(p) in self.members for g in optimizer.param_groups for p in g["params"])
         self.state = "consumed"
@@ -30,7 +35,6 @@ class GradSlots:
         self._group_of: dict[int, Group] = {}
         self._groups: set[Group] = set()
         self._epoch = 0  # counts real gradients that were set
-        self._clean: dict[int, int] = {}  # a list of parameters (its id) found without gradients -> the epoch then
 
     def consume(self, group: Group) -> None:
         """The step of `group` ran: its members' slots are consumed."""
@@ -75,21 +79,26 @@ class GradSlots:
             return group.state
         return "none" if parameter._grad is None else "value"
 
-    def states(self, parameters: list[Tensor]):
-        """The slots of a backward's leaves as part of its key; "clean" where each is none or zero."""
-        if self._clean.get(id(parameters)) == self._epoch and all(g.state != "consumed" for g in self._groups):
+    def states(self, leaves: Leaves):
+        """The slots of the leaves that a backward captured, as part of its key; "clean" where each is none or zero."""
+        if leaves.clean == self._epoch and all(g.state != "consumed" for g in self._groups):
             return "clean"
-        states = tuple([self.state(p) for p in parameters])
+        states = tuple([self.state(p) for p in leaves.tensors])
         if "value" in states or "consumed" in states:
             return states
-        self._clean[id(parameters)] = self._epoch
+        leaves.clean = self._epoch
         return "clean"
+
+    def forget(self, ids: set[int]) -> None:
+        """The tensors with these ids are gone."""
+        for key in ids & self._group_of.keys():
+            self._groups.discard(self._group_of.pop(key))
 
     def zero(self, parameters: list[Tensor], set_to_none: bool, optimizer=None) -> None:
         """zero_grad: for a group that is all of an optimizer's parameters one write, else parameter by parameter."""
         state = "none" if set_to_none else "zero"
         for group in self._groups:
-            if group.optimizer is optimizer and group.complete:
+            if group.optimizer() is optimizer and group.complete:
                 group.state = state
                 return
         given = {id(p) for p in parameters}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -98,14 +99,20 @@ class Taped(NamedTuple):
     kept: tuple[int, ...]
 
 
-class Leaves(NamedTuple):
-    """The leaves that a backward reaches: tensors that it captured, and the values of those that were brought in."""
+@dataclass(slots=True, eq=False)
+class Leaves:
+    """The leaves that a backward reaches: tensors that it captured, and the values of those that were brought in.
+
+    clean, unhooked: the epochs when the tensors were last found without gradients and without hooks.
+    """
 
     tensors: list[Tensor]
     inputs: tuple[int, ...]
+    clean: int = -1
+    unhooked: int = -1
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Step:
     """One event in the tree of sequences, and what it adds to the trace.
 
@@ -141,7 +148,7 @@ class Step:
     rebinds: dict[int, int] = field(default_factory=dict)
     written: dict[int, Tensor | None] = field(default_factory=dict)
     result: Any = None
-    attributes: list[tuple[Any, str, Any]] = field(default_factory=list)
+    attributes: list[tuple[weakref.ref, str, Any]] = field(default_factory=list)
     grads: dict[int, tuple[Tensor, int]] | None = None
     input_grads: list[tuple[int, int]] = field(default_factory=list)
     boundary: list[tuple[int, int]] = field(default_factory=list)
@@ -230,7 +237,7 @@ class Step:
     def digest(self) -> tuple:
         """What must be equal for two recordings of one event to be the same program text."""
         captured = tuple((v, id(t)) for v, t in self.captured)
-        attributes = tuple((id(m), name, repr(tree)) for m, name, tree in self.attributes)
+        attributes = tuple((id(m()), name, repr(tree)) for m, name, tree in self.attributes)
         return (tuple(n.key() for n in self.nodes), tuple(self.avals), captured, freeze(self.updates),
                 repr(self.result), attributes, tuple(self.scalars), tuple(self.operands))  # fmt: skip
 
