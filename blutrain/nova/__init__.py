@@ -7,6 +7,8 @@ Module; MLIR only below import_trace, so that a program from the disk cache load
 
 from __future__ import annotations
 
+import weakref
+
 from ..nn.compile_options import CompileOptions
 from ..nn.module import Module
 from ..tensor import dispatch
@@ -24,7 +26,9 @@ def install(module: Module, options: CompileOptions) -> CompiledModule:
     if not isinstance(dispatch.recorder, Recorder):
         dispatch.recorder = Recorder()
     flush()
-    return CompiledModule(module, options)
+    compiled = CompiledModule(module, options)
+    weakref.finalize(module, dispatch.recorder.forget, compiled.token).atexit = False
+    return compiled
 
 
 def recorder() -> Recorder | None:

@@ -1,0 +1,358 @@
+"""Scenarios about what forward reads and writes besides its tensors: arguments, attributes, state of the process."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy as np
+from loops import Net
+from replay_support import collector
+
+import blutrain as bt
+from blutrain import nn
+from blutrain.nn import functional as F
+
+ATTRIBUTES, scenario = collector()
+
+
+class Head(Net):
+    """A model that changes its hidden values before the head; `change` is what the scenarios vary."""
+
+    def change(self, hidden):
+        return hidden
+
+    def forward(self, x, y):
+        return F.cross_entropy(self.head(self.change(F.gelu(self.fc(x)))), y)
+
+
+# -------------------------------------------------------------------- arguments
+
+
+class Arguments(Net):
+    def forward(self, *inputs, flag=1, scales=(), batch=None):
+        x, y = (batch.x, batch.y) if batch is not None else inputs
+        hidden = F.gelu(self.fc(x))
+        hidden = hidden * (2.0 if flag is True else 3.0 if isinstance(flag, float) else 1.0)
+        for scale in scales:
+            hidden = hidden * scale
+        return F.cross_entropy(self.head(hidden), y)
+
+
+@scenario(cls=Arguments)
+def one_true_and_one_point_zero_differ(run):
+    for i, (x, y) in enumerate(run.batches(9)):
+        run.step(run.model(x, y, flag=[1, True, 1.0][i % 3]))
+
+
+@scenario(cls=Arguments)
+def list_of_other_length(run):
+    for i, (x, y) in enumerate(run.batches(9)):
+        run.step(run.model(x, y, scales=[0.5] * (i % 3)))
+
+
+@dataclass
+class Batch:
+    x: bt.Tensor
+    y: bt.Tensor
+
+
+@scenario(cls=Arguments)
+def dataclass_of_tensors(run):
+    for x, y in run.batches():
+        run.step(run.model(batch=Batch(x, y)))
+
+
+@scenario("argument", cls=Arguments)
+def object_of_tensors(run):
+    batch = SimpleNamespace()
+    for batch.x, batch.y in run.batches():
+        run.step(run.model(batch=batch))
+
+
+class FromArray(Head):
+    def forward(self, x, y):
+        return super().forward(bt.tensor(x), y)
+
+
+@scenario("argument", cls=FromArray)
+def array_as_argument(run):
+    for x, y in run.batches():
+        run.step(run.model(x.numpy(), y))
+
+
+class Pair(Net):
+    def forward(self, a, b):
+        return (self.head(F.gelu(self.fc(a))) * self.head(self.fc(b))).mean()
+
+
+@scenario(cls=Pair)
+def one_tensor_twice_or_two(run):
+    for i, (x, _) in enumerate(run.batches(8)):
+        run.step(run.model(x, x if i % 2 else x * 2.0))
+
+
+@scenario()
+def keywords_in_another_order(run):
+    for i, (x, y) in enumerate(run.batches(8)):
+        run.step(run.model(x=x, targets=y) if i % 2 else run.model(targets=y, x=x))
+
+
+Named = namedtuple("Named", "loss extra")
+
+
+class Structured(Net):
+    def forward(self, x):
+        out = self.fc(x)
+        return OrderedDict(out=out), Named(out.square().mean(), 3), Batch(out.mean(), [out]), out, x, None
+
+
+@scenario(cls=Structured)
+def structure_of_the_result(run):
+    for x, _ in run.batches():
+        ordered, named, batch, out, same, nothing = run.model(x)
+        run.see(type(ordered).__name__, type(named).__name__, type(batch).__name__, named.extra, nothing)
+        run.see(ordered["out"] is out, batch.y[0] is out, same is x)
+        run.step(ordered["out"].mean() + named.loss + batch.x)
+
+
+# -------------------------------------------------------------------- attributes that forward reads
+
+
+class Scaled(Head):
+    scale = 1.0
+
+    def change(self, hidden):
+        return hidden * self.scale * self.config.scale * getattr(self, "late", 1.0) * self.scales[-1]
+
+    def __init__(self):
+        super().__init__()
+        self.config, self.scales = SimpleNamespace(scale=1.0), [1.0]
+
+
+@scenario(cls=Scaled)
+def values_that_forward_reads_change(run):
+    for i, (x, y) in enumerate(run.batches(16)):
+        if i == 3:
+            run.model.scale = 2.0
+        if i == 6:
+            run.model.config.scale = 0.5
+        if i == 9:
+            run.model.late = 1.5
+        if i == 12:
+            run.model.scales.append(0.7)
+        run.step(run.model(x, y))
+
+
+class ByClass(Scaled):
+    scale = 1.0
+
+
+@scenario(cls=ByClass)
+def attribute_of_the_class_changes(run):
+    for i, (x, y) in enumerate(run.batches(8)):
+        ByClass.scale = 1.0 if i < 4 else 2.0
+        run.step(run.model(x, y))
+
+
+class Zero(Head):
+    def __init__(self):
+        super().__init__()
+        self.zero = 0.0
+
+    def forward(self, x, y):
+        hidden = F.gelu(self.fc(x))
+        return F.cross_entropy(self.head(hidden), y), (1.0 / bt.where(hidden > 1e9, hidden, self.zero)).sum()
+
+
+@scenario(cls=Zero)
+def zero_and_minus_zero_differ(run):
+    for i, (x, y) in enumerate(run.batches(8)):
+        run.model.zero = 0.0 if i % 2 else -0.0
+        loss, infinite = run.model(x, y)
+        run.see(infinite.item() > 0)
+        run.step(loss)
+
+
+class Masked(Head):
+    def __init__(self):
+        super().__init__()
+        self.mask = bt.ones(8, dtype=bt.float64)
+
+    def change(self, hidden):
+        return hidden * self.mask
+
+
+@scenario(cls=Masked)
+def tensor_in_an_attribute_replaced(run):
+    for i, (x, y) in enumerate(run.batches(9)):
+        if i % 3 == 2:
+            run.model.mask = run.model.mask * 0.5
+        run.step(run.model(x, y))
+
+
+@scenario()
+def layer_replaced(run):
+    for i, (x, y) in enumerate(run.batches(8)):
+        if i == 4:
+            run.model.head = nn.Linear(8, 5).to(bt.float64)
+            run.opt.add_param_group({"params": list(run.model.head.parameters())})
+        run.step(run.model(x, y))
+
+
+@scenario()
+def layer_frozen_and_thawed(run):
+    for i, (x, y) in enumerate(run.batches(12)):
+        run.model.fc.requires_grad_(i % 4 < 2)
+        run.step(run.model(x, y))
+
+
+# -------------------------------------------------------------------- attributes that forward writes
+
+
+class Counting(Head):
+    def __init__(self):
+        super().__init__()
+        self.calls, self.odd, self.shape, self.features = 0, False, None, []
+
+    def change(self, hidden):
+        self.calls += 1
+        return hidden
+
+
+@scenario(cls=Counting)
+def calls_counted_by_forward(run):
+    for x, y in run.batches():
+        run.step(run.model(x, y))
+    run.see(run.model.calls)
+
+
+class Toggling(Counting):
+    def change(self, hidden):
+        self.odd = not self.odd
+        return hidden * (2.0 if self.odd else 1.0)
+
+
+@scenario(cls=Toggling)
+def flag_toggled_by_forward(run):
+    for x, y in run.batches(9):
+        run.step(run.model(x, y))
+    run.see(run.model.odd)
+
+
+class Noting(Counting):
+    def change(self, hidden):
+        self.shape, self.features = tuple(hidden.shape), [hidden, hidden.tanh()]
+        return hidden
+
+
+@scenario(cls=Noting)
+def values_and_lists_of_tensors_set_by_forward(run):
+    for x, y in run.batches():
+        run.model.shape = None
+        loss = run.model(x, y)
+        run.see(run.model.shape)
+        run.step(loss + 0.1 * run.model.features[0].square().mean())
+        run.see(run.model.features[1].detach().sum())
+
+
+class Recurrent(Head):
+    def __init__(self):
+        super().__init__()
+        self.state = bt.zeros(7, 8, dtype=bt.float64)
+
+    def change(self, hidden):
+        hidden = hidden + 0.5 * self.state
+        self.state = hidden.detach()
+        return hidden
+
+
+@scenario(cls=Recurrent)
+def state_carried_in_an_attribute(run):
+    for x, y in run.batches(8):
+        loss = run.model(x, y)
+        run.step(loss)
+        run.see(loss)
+
+
+# -------------------------------------------------------------------- what cannot be replayed
+
+
+class Global(Head):
+    kept: list = []
+
+    def change(self, hidden):
+        Global.kept.append(hidden.detach())
+        return hidden
+
+
+@scenario("escapes", cls=Global)
+def alias_left_in_a_global(run):
+    Global.kept = []
+    for x, y in run.batches():
+        run.step(run.model(x, y))
+    run.see(*(k.sum() for k in Global.kept))
+
+
+class Kept(Head):
+    def forward(self, x, y):
+        Global.kept.append(super().forward(x, y))
+        return Global.kept[-1]
+
+
+@scenario("escapes", cls=Kept)
+def result_left_in_a_global(run):
+    Global.kept = []
+    for x, y in run.batches():
+        run.step(run.model(x, y))
+    run.see(*Global.kept)
+
+
+class Randomized(Head):
+    def change(self, hidden):
+        return hidden * random.random() * float(np.random.rand())
+
+
+@scenario("python_random", cls=Randomized)
+def random_numbers_of_python(run):
+    random.seed(0)
+    np.random.seed(0)
+    for x, y in run.batches():
+        run.step(run.model(x, y))
+
+
+class Constants(Head):
+    def change(self, hidden):
+        hidden = hidden.clone() * bt.tensor(2.0)
+        hidden[:, 1] = 3.0
+        return hidden
+
+
+@scenario(cls=Constants)
+def numbers_become_tensors(run):
+    for x, y in run.batches():
+        run.step(run.model(x, y))
+
+
+class Lists(Head):
+    def change(self, hidden):
+        return hidden * bt.tensor([0.5] * 8)
+
+
+@scenario("host_data", cls=Lists)
+def lists_become_tensors(run):
+    for x, y in run.batches():
+        run.step(run.model(x, y))
+
+
+class Selecting(Head):
+    def change(self, hidden):
+        return hidden + hidden[hidden > 0.5].sum()
+
+
+@scenario("value_read", cls=Selecting)
+def shape_depends_on_data(run):
+    for x, y in run.batches():
+        run.step(run.model(x, y))

@@ -1,0 +1,159 @@
+"""Scenarios about optimizers: groups, states, several of them, steps that are left out."""
+
+from __future__ import annotations
+
+import copy
+
+from loops import Net, make, state
+from replay_support import collector
+
+import blutrain as bt
+from blutrain import nn
+from blutrain.nn import functional as F
+from blutrain.optim import SGD, AdamW
+
+OPTIMIZERS, scenario = collector()
+
+
+class Skipping(Net):
+    """A layer is left out of some calls."""
+
+    def forward(self, x, y, skip=False):
+        hidden = self.fc(x)
+        hidden = hidden if skip else self.norm(hidden)
+        return F.cross_entropy(self.head(F.gelu(hidden)), y)
+
+
+def steps_of(optimizer) -> list[int]:
+    return [entry["step"] for entry in optimizer.state_dict()["state"].values()]
+
+
+@scenario()
+def numbers_of_groups_change(run):
+    fc, rest = list(run.model.fc.parameters()), [*run.model.norm.parameters(), *run.model.head.parameters()]
+    run.opt = AdamW([{"params": fc, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=0.05)
+    for i, (x, y) in enumerate(run.batches(8)):
+        run.step(run.model(x, y))
+        run.opt.param_groups[0]["weight_decay"] *= 0.9
+        run.opt.param_groups[1]["betas"] = (0.9 - 0.01 * i, 0.99)
+
+
+@scenario()
+def state_of_the_optimizer_loaded(run):
+    for i, (x, y) in enumerate(run.batches(10)):
+        run.step(run.model(x, y))
+        if i == 3:
+            saved = copy.deepcopy(run.opt.state_dict())
+        if i == 6:
+            run.opt.load_state_dict(saved)
+    run.see(*steps_of(run.opt))
+
+
+@scenario()
+def new_optimizer(run):
+    for i, (x, y) in enumerate(run.batches(10)):
+        if i == 5:
+            run.opt = SGD(run.model.parameters(), lr=0.1, momentum=0.9)
+        run.step(run.model(x, y))
+
+
+@scenario(cls=Skipping)
+def parameters_left_out_of_some_steps(run):
+    for i, (x, y) in enumerate(run.batches(9)):
+        run.step(run.model(x, y, skip=i % 3 == 2))
+    run.see(*steps_of(run.opt))
+
+
+@scenario(cls=Skipping)
+def parameters_left_out_with_zero_gradients(run):
+    for i, (x, y) in enumerate(run.batches(9)):
+        run.opt.zero_grad(set_to_none=False)
+        run.model(x, y, skip=i % 3 == 2).backward()
+        run.opt.step()
+    run.see(*steps_of(run.opt))
+
+
+@scenario()
+def both_ways_of_zeroing(run):
+    for i, (x, y) in enumerate(run.batches(8)):
+        run.opt.zero_grad(set_to_none=i % 2 == 0)
+        run.model(x, y).backward()
+        run.opt.step()
+        run.see(run.model.fc.bias.requires_grad)
+
+
+@scenario()
+def step_without_gradients(run):
+    for x, y in run.batches():
+        run.opt.step()
+        run.step(run.model(x, y))
+
+
+@scenario()
+def step_given_a_closure(run):
+    for x, y in run.batches():
+
+        def closure(x=x, y=y):
+            run.opt.zero_grad()
+            loss = run.model(x, y)
+            loss.backward()
+            return loss
+
+        run.see(run.opt.step(closure))
+
+
+@scenario()
+def optimizer_of_other_parameters_steps_in_between(run):
+    extra = nn.Parameter(bt.ones(3, dtype=bt.float64))
+    other = SGD([extra], lr=0.1)
+    for x, y in run.batches():
+        extra.square().sum().backward()
+        run.model(x, y).backward()
+        other.step()
+        other.zero_grad()
+        run.opt.step()
+        run.opt.zero_grad()
+        run.see(extra.detach().sum())
+
+
+@scenario()
+def one_loss_of_two_models(run):
+    second, optimizer = make(run.compiled, seed=5)
+    for x, y in run.batches():
+        F.cross_entropy(run.model(x) + second(x), y).backward()
+        run.opt.step()
+        optimizer.step()
+        run.opt.zero_grad()
+        optimizer.zero_grad()
+    run.see(*[v.sum() for v in state(second).values()])
+
+
+@scenario()
+def teacher_and_student(run):
+    teacher, _ = make(run.compiled, seed=5)
+    for x, _ in run.batches():
+        with bt.no_grad():
+            target = teacher(x)
+        run.step((run.model(x) - target).square().mean())
+
+
+@scenario()
+def parameters_reset(run):
+    for i, (x, y) in enumerate(run.batches(8)):
+        if i == 4:
+            with bt.no_grad():
+                for p in run.model.parameters():
+                    p.fill_(0.1)
+        run.step(run.model(x, y))
+
+
+@scenario()
+def loss_scaled_by_changing_numbers(run):
+    for i, (x, y) in enumerate(run.batches(8)):
+        run.step(run.model(x, y) * (1.0 / (1 + i)))
+
+
+@scenario()
+def dropout_outside_of_the_model(run):
+    for x, y in run.batches():
+        run.step(F.cross_entropy(F.dropout(run.model(x), 0.5, True), y))
