@@ -8,6 +8,7 @@ import numpy as np
 from mlir import ir
 
 from blutrain.nova.kernel_reader import tensor_type
+from blutrain.nova.passes.plan_memory import place_of
 from blutrain.nova.passes.step_launches import StepLaunches
 from blutrain.nova.reference import DTYPES, run_kernel
 
@@ -38,10 +39,10 @@ def run_plan(module: ir.Module, inputs: list[np.ndarray]) -> tuple[list[np.ndarr
     outputs = [np.full(tensor_type(t).shape, 99, DTYPES[tensor_type(t).dtype]) for t in types]
 
     def memory(place: str, type_) -> np.ndarray:
-        space, _, number = place.partition(":")
-        if space == "arena":
-            return arena[int(number) : int(number) + type_.bytes].view(DTYPES[type_.dtype]).reshape(type_.shape)
-        return (inputs if space == "input" else outputs)[int(number)].reshape(type_.shape)
+        ref = place_of(place)
+        whole = arena if ref.space == "arena" else (inputs if ref.space == "input" else outputs)[ref.index]
+        part = whole.reshape(-1).view(np.uint8)[ref.offset : ref.offset + type_.bytes]
+        return part.view(DTYPES[type_.dtype]).reshape(type_.shape)
 
     predicated = tuple(ir.DenseI64ArrayAttr(held["nova.predicated"]))
     for launch, places, is_predicated in zip(step.launches, held["nova.memory"], predicated, strict=True):

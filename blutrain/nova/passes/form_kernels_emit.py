@@ -8,7 +8,7 @@ from collections import Counter
 from ..dialect.definition import TERMINATOR
 from .form_kernels_graph import SINK, Node, StepGraph, Value
 from .form_kernels_groups import Group, Groups, source_node
-from .form_kernels_roots import memory_of
+from .form_kernels_memory import memory_of
 
 GUARD = "any check"  # the message of the flag that stands for all
 UNKNOWN = "loc(unknown)"
@@ -34,7 +34,10 @@ class StepWriter:
         for i, argument in enumerate(self.graph.arguments):
             self.names[argument.number] = f"%arg{i}"
         for group in self._in_order():
-            self._kernel(group)
+            if group.roots[0].node.is_memory:
+                self._memory(group.roots[0].node)
+            else:
+                self._kernel(group)
         self._guard()
         outputs = [self._taken(value) for value in self.graph.outputs]
         checks, assigns = [], []
@@ -147,6 +150,14 @@ class StepWriter:
             self.names.setdefault(value.number, name)
             if value.number in self.copies:
                 self.copies[value.number].append(name)
+
+    def _memory(self, node: Node) -> None:
+        """An operation that stays outside of kernels: a view of its operand's memory, or the place of its operands."""
+        name = self.names[node.result.number] = f"%m{node.result.number}"
+        operands = ", ".join(self._named(value) for value in node.operands)
+        types = ", ".join(value.type_text for value in node.operands)
+        typed = f"{self._attributes(node)} : ({types}) -> {node.result.type_text}"
+        self.lines.append(f'  {name} = "nova.{node.name}"({operands}) {typed} {node.location}')
 
     def _write(self, names, arguments, body: list[str], yields, anchor: str, location: str) -> None:
         """A kernel. `arguments`: (name outside, name inside, type); `yields`: (name inside, type)."""

@@ -72,12 +72,15 @@ class Nest:
 class Node:
     """One operation. `kind` says how it may be fused, `record` is its entry of the primitive table (None for
     structural ones). `is_late`: choose_saved put it there to be computed then, not where its operands are made.
+    `is_memory`: it computes nothing, its result is a part of its operand's memory, or its operands are parts of its
+    result's.
     """
 
     __slots__ = (
         "_location",
         "attrs",
         "is_late",
+        "is_memory",
         "kind",
         "name",
         "nest",
@@ -94,7 +97,7 @@ class Node:
         self.results: list[Value] = []
         self.attrs: dict = {}
         self.kind = MAP
-        self.is_late = False
+        self.is_late = self.is_memory = False
         self.nest: Nest | None = None
         self._location: str | None = None
 

@@ -162,6 +162,8 @@ class Groups:
         """Merge `b` into `a`, loop d of b being loop place[d] of a, if the anchor of `a` takes every root of `b` and
         no cycle arises. is_waist: `b` is what becomes of the product or gather `a`; else the merge must save loads.
         """
+        if any(root.node.is_memory for root in (*a.roots, *b.roots)):
+            return False
         if list(place) != sorted(place) and not (_reads(a, b) or _reads(b, a)):
             return False  # only a value that one gives the other shows a generator how permuted loops belong together
         if a is b or len(set(place)) != len(place) or any(a.extents[p] != b.extents[d] for d, p in enumerate(place)):

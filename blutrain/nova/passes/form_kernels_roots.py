@@ -11,6 +11,8 @@ value are made roots:
 - what a product reads, if it costs more to compute again than to store and load (`PROLOGUE_FLOPS`), or if the target's
   products read memory only (`Capabilities.prologues`);
 - a small value that a larger nest reads broadcast (1 / sqrt(variance) of a row): computed once, not once per element.
+
+Some need no kernel: see form_kernels_memory.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from .form_kernels_graph import (
     Value,
 )
 from .form_kernels_groups import Root
+from .form_kernels_memory import mark_memory, memory_of
 
 # A prologue is evaluated about once per read of an element, in registers. Storing and loading four bytes costs a core
 # about 1.5 ns of memory time, 30 to 100 vectorised operations per element: gelu (28) is recomputed, chains much
@@ -59,6 +62,7 @@ class Roots:
         self._waists()
         self._small_values()
         self._products_operands()
+        mark_memory(self.graph, self.numbers)
         self.roots = self._collect()
 
     # --- what must be stored
@@ -268,13 +272,6 @@ def is_splat(value: Value) -> bool:
     """Is `value` a constant that needs no memory?"""
     node = memory_of(value).node
     return node is not None and node.name in ("constant", "full")
-
-
-def memory_of(value: Value) -> Value:
-    """The value whose memory `value` is: itself, or what it is a reshape of."""
-    while value.node is not None and value.node.kind == RESHAPE:
-        value = value.node.operands[0]
-    return value
 
 
 def _common(a: int, b: int, above: dict[int, int], depth: dict[int, int]) -> int:

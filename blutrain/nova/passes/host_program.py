@@ -14,6 +14,7 @@ from ..dialect.convert import user_lines
 from ..plan import BufferRef, Check, InputSpec, Launch, OutputSpec, ProgramPlan
 from .dedupe_kernels import distinct_kernels
 from .generate import generated
+from .plan_memory import place_of
 from .step_launches import StepLaunches
 
 NAME = "host_program"
@@ -68,9 +69,3 @@ def _checks(step: StepLaunches, held) -> list[Check]:
         Check(place_of(flag), check.message, ", ".join(user_lines(check.op.location)))
         for flag, check in zip(flags, step.checks, strict=True)
     ]
-
-
-def place_of(text: str) -> BufferRef:
-    """ "arena:64" as a reference into the arena, "input:3" as input number 3."""
-    space, _, number = text.partition(":")
-    return BufferRef("arena", 0, int(number)) if space == "arena" else BufferRef(space, int(number))

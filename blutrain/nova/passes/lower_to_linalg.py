@@ -125,4 +125,10 @@ class _StepRewriter:
             return
         held = op.attributes
         attributes = ", ".join(f'"{name}" = {held[name]}' for name in held)
-        self.lines.append(f'  "{op.name}"({", ".join(operands)}) {{{attributes}}} : ({types}) -> () {op.location}')
+        left = ""
+        for result in op.results:
+            name = self.names[result] = f"%m{len(self.lines)}"
+            self.types[name], left = str(result.type), f"{name} = "
+        results = ", ".join(str(result.type) for result in op.results)
+        typed = f"{{{attributes}}} : ({types}) -> ({results}) {op.location}"
+        self.lines.append(f'  {left}"{op.name}"({", ".join(operands)}) {typed}')

@@ -25,7 +25,7 @@ from .form_kernels_graph import (
     Value,
     tensor_text,
 )
-from .form_kernels_roots import memory_of
+from .form_kernels_memory import memory_of
 from .lower_to_linalg_generic import GenericWriter, identity
 from .lower_to_linalg_reduce import emit_argument, emit_total
 from .lower_to_linalg_scalar import Scalar, computing, element_text, literal

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from mlir import ir
 
-from .step_launches import StepLaunches
+from .step_launches import VIEWS, StepLaunches
 
 NAME = "order_launches"
 
@@ -54,7 +54,7 @@ def order_of(step: StepLaunches) -> list[int]:
         number = min(ready) if number is None else number
         ready.remove(number)
         order.append(number)
-        for buffer in set(step.launches[number].operands):
+        for buffer in set(map(step.whole, step.launches[number].operands)):
             unread[buffer] -= 1
         for user in users[number]:
             waiting[user] -= 1
@@ -69,10 +69,10 @@ def _growth(step: StepLaunches, number: int, unread: list[int]) -> int:
     results = [step.buffers[r] for r in launch.results]
     allocated = sum(b.bytes for b in results if b.state is None and not b.outputs)
     freed = 0
-    for buffer in {step.buffers[n].number: step.buffers[n] for n in launch.operands}.values():
+    for buffer in (step.buffers[n] for n in dict.fromkeys(map(step.whole, launch.operands))):
         if (
             unread[buffer.number] == 1
-            and buffer.writer is not None
+            and step.writers(buffer.number)
             and not buffer.outputs
             and buffer.state is None
             and not buffer.is_flag
@@ -87,8 +87,7 @@ def _dependences(step: StepLaunches) -> list[set[int]]:
     """
     before: list[set[int]] = []
     for launch in step.launches:
-        writers = {step.buffers[b].writer for b in launch.operands}
-        before.append({w for w in writers if w is not None})
+        before.append({writer for buffer in launch.operands for writer in step.writers(buffer)})
     reach = _reach(before)
     guard = step.buffers[step.guard].writer if step.guard is not None else None
     for number, launch in enumerate(step.launches):
@@ -123,17 +122,18 @@ def _extend(reach: list[int], before: list[set[int]], number: int, source: int) 
 
 
 def _move(step: StepLaunches, order: list[int]) -> None:
-    """Kernels in their new order, each followed by the reshapes of its results, in front of checks and assigns."""
+    """Kernels in their new order, each followed by the views that its results complete, in front of checks and
+    assigns.
+    """
     operations = step.graph.operations()
     first = next(op for op in operations if op.name in ("nova.check", "nova.assign", "func.return"))
-    writer = {result: number for number, launch in enumerate(step.launches) for result in launch.op.results}
-    reshapes: dict[int, list[ir.Operation]] = {}
+    position = {r: order.index(number) for number, launch in enumerate(step.launches) for r in launch.op.results}
+    views: dict[int, list[ir.Operation]] = {}
     for op in operations:
-        if op.name == "nova.reshape":
-            number = writer.get(op.operands[0], -1)
-            writer[op.results[0]] = number
-            reshapes.setdefault(number, []).append(op)
-    for number in (-1, *order):
+        if op.name in VIEWS:
+            position[op.results[0]] = max(position.get(v, -1) for v in op.operands)
+            views.setdefault(position[op.results[0]], []).append(op)
+    for place, number in enumerate((-1, *order), start=-1):
         moved = [step.launches[number].op] if number >= 0 else []
-        for op in (*moved, *reshapes.get(number, ())):
+        for op in (*moved, *views.get(place, ())):
             op.move_before(first)

@@ -21,6 +21,7 @@ After (the places of a launch: its operands, then its results):
   nowhere but at the element it writes; otherwise to the arena, and a copy ends the step.
 - A result may take over the memory of an operand that dies in its launch, under the same rule. `aliases` tells the
   generator.
+- Parts of buffers (windows and joins, see form_kernels_memory) lie in them, "input:3+4096" at byte 4096 of input 3.
 - Everything else lies in one arena: intervals of launches, largest first, each at the lowest free offset, 64-byte
   aligned.
 - Where the step has checks, launches that write state are predicated on the guard's flag.
@@ -32,6 +33,7 @@ from mlir import ir
 
 from ..dialect.definition import TERMINATOR
 from ..kernel import ALIGNMENT_BYTES, Access, Generic, Kernel, Operand, Produced, kernel_text, read_kernel
+from ..plan import BufferRef
 from .step_launches import Buffer, Launch, StepLaunches
 
 NAME = "plan_memory"
@@ -81,7 +83,7 @@ class _Planner:
         if self.step.guard is not None and self.step.buffers[self.step.guard].writer >= writer:
             return False  # the checks need this kernel: they come after it
         launch = self.step.launches[writer]
-        if buffer.state not in launch.operands:
+        if buffer.state not in map(self.step.whole, launch.operands):
             return True
         return self._alias(writer, launch.results.index(buffer.number), buffer.state)
 
@@ -90,7 +92,7 @@ class _Planner:
         writes.
         """
         launch = self.step.launches[number]
-        operands = [i for i, b in enumerate(launch.operands) if b == buffer]
+        operands = [i for i, b in enumerate(launch.operands) if self.step.whole(b) == buffer]
         taken = set(self.aliases[number])
         if len(operands) != 1 or operands[0] in taken or operands[0] not in self._pointwise_operands(number)[result]:
             return False
@@ -117,12 +119,13 @@ class _Planner:
         last = len(self.step.launches) + len(self.copies)
         intervals: dict[int, list[int]] = {}
         for buffer in self.step.buffers:
-            if buffer.number in self.places:
+            if buffer.number in self.places or buffer.within is not None:
                 continue
-            end = max(buffer.readers, default=buffer.writer)
+            writers = self.step.writers(buffer.number)
+            end = max([*writers, *buffer.readers])
             if buffer.is_flag or buffer.state is not None:
                 end = last
-            intervals[buffer.number] = [buffer.writer, end, _rounded(buffer.bytes)]
+            intervals[buffer.number] = [min(writers), end, _rounded(buffer.bytes)]
         for number, launch in enumerate(self.step.launches):
             self._take_over(number, launch, intervals)
         self.live_bytes = _peak(list(intervals.values()))
@@ -131,6 +134,14 @@ class _Planner:
             self.places[number] = f"arena:{offset}"
         for number in self.shared:
             self.places[number] = self.places[self._owner(number)]
+        for buffer in self.step.buffers:
+            if buffer.within is not None:
+                self.places[buffer.number] = self._place_of_part(buffer)
+
+    def _place_of_part(self, buffer: Buffer) -> str:
+        holders = self.step.holders(buffer.number)
+        starts = [within[1] for n in holders if (within := self.step.buffers[n].within) is not None]
+        return place_text(place_of(self.places[holders[-1]]), sum(starts))
 
     def _take_over(self, number: int, launch: Launch, intervals: dict[int, list[int]]) -> None:
         """Let each result take the memory of an operand that dies here and has its size."""
@@ -192,6 +203,23 @@ class _Planner:
 
     def _sinks(self) -> list[ir.Operation]:
         return [op for op in self.step.graph.operations() if op.name in ("nova.check", "nova.assign", "func.return")]
+
+
+def place_of(text: str) -> BufferRef:
+    """ "arena:64" as a reference into the arena, "input:3+256" as byte 256 of input number 3."""
+    space, _, rest = text.partition(":")
+    number, _, offset = rest.partition("+")
+    if space == "arena":
+        return BufferRef("arena", 0, int(number))
+    return BufferRef(space, int(number), int(offset or 0))
+
+
+def place_text(place: BufferRef, more: int) -> str:
+    """The inverse, `more` bytes further."""
+    offset = place.offset + more
+    if place.space == "arena":
+        return f"arena:{offset}"
+    return f"{place.space}:{place.index}{f'+{offset}' if offset else ''}"
 
 
 def copy_text(type_: str, dtype: str) -> str:

@@ -1,25 +1,31 @@
 """What the passes after lower_to_linalg share: the step as a list of launches over buffers.
 
-A *buffer* is an argument, or a result of a kernel; `nova.reshape` is the same buffer under another shape. Buffers are
-numbered: arguments first, then results in the order of the kernels.
+A *buffer* is an argument, or a result of a kernel; `nova.reshape` is the same buffer under another shape, `nova.slice`
+a part of one (form_kernels_memory), `nova.concat` one that holds its operands. Buffers are numbered: arguments first,
+then the others in the order of the operations.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 from mlir import ir
 
-from ..dialect.graph import Graph
+from ..dialect.graph import Graph, attributes
 from ..kernel import ITEM_BYTES
 from .form_kernels_emit import GUARD
+from .form_kernels_memory import window_offset
+
+VIEWS = ("nova.reshape", "nova.slice", "nova.concat")  # operations between kernels that are memory, not computation
 
 
 @dataclass
 class Buffer:
     """`writer`: number of its launch, None for an argument; `readers`: launches that read it; `outputs`: results of
     the step that it is; `state`: the argument that it becomes the new value of; `is_flag`: a check reads it after the
-    run."""
+    run; `within`: the buffer that it is a part of, and at which byte; `parts`: of a buffer that kernels write in parts.
+    Who reads a part also reads the whole."""
 
     number: int
     shape: tuple[int, ...]
@@ -29,10 +35,16 @@ class Buffer:
     outputs: list[int] = field(default_factory=list)
     state: int | None = None
     is_flag: bool = False
+    within: tuple[int, int] | None = None
+    parts: list[int] = field(default_factory=list)
+
+    @property
+    def item(self) -> int:
+        return ITEM_BYTES[self.dtype]
 
     @property
     def bytes(self) -> int:
-        total = ITEM_BYTES[self.dtype]
+        total = self.item
         for extent in self.shape:
             total *= extent
         return total
@@ -85,11 +97,16 @@ class StepLaunches:
         match op.name:
             case "nova.kernel":
                 number = len(self.launches)
-                for buffer in dict.fromkeys(operands):
+                for buffer in dict.fromkeys(itertools.chain(*map(self.holders, operands))):
                     self.buffers[buffer].readers.append(number)
                 self.launches.append(Launch(op, operands, [self._add(r, number) for r in op.results]))
             case "nova.reshape":
                 self._of[op.results[0]] = operands[0]
+            case "nova.slice":
+                start = window_offset(attributes(op), tuple(op.operands[0].type.shape), self.buffers[operands[0]].item)
+                self.buffers[self._add(op.results[0], None)].within = operands[0], start
+            case "nova.concat":
+                self._join(self._add(op.results[0], None), operands)
             case "nova.assign":
                 self.buffers[operands[1]].state = operands[0]
             case "nova.check":
@@ -99,6 +116,33 @@ class StepLaunches:
                     self.buffers[buffer].outputs.append(position)
             case name:
                 raise ValueError(f"{name} is left between kernels")
+
+    def _join(self, whole: int, parts: list[int]) -> None:
+        self.buffers[whole].parts = parts
+        start = 0
+        for part in parts:
+            self.buffers[part].within = whole, start
+            start += self.buffers[part].bytes
+
+    def holders(self, number: int) -> list[int]:
+        """The buffer and those that it is a part of, the largest last."""
+        found = [number]
+        while (within := self.buffers[found[-1]].within) is not None:
+            found.append(within[0])
+        return found
+
+    def whole(self, number: int) -> int:
+        """The buffer that has memory of its own, where `number` is it or a part of it."""
+        return self.holders(number)[-1]
+
+    def writers(self, number: int) -> list[int]:
+        """The launches that make the content of a buffer; none for arguments and parts of them."""
+        buffer = self.buffers[number]
+        if buffer.writer is not None:
+            return [buffer.writer]
+        if buffer.parts:
+            return [writer for part in buffer.parts for writer in self.writers(part)]
+        return self.writers(buffer.within[0]) if buffer.within is not None else []
 
     def _read_check(self, op: ir.Operation, buffer: int) -> None:
         message = ir.StringAttr(op.attributes["message"]).value
