@@ -138,7 +138,11 @@ class Evaluator:
                 arguments.append(self.out.constant(zero, lane_type(access.dtype, point.lanes)))
         coordinate = lambda d: self.coordinate(placed.dims[d], point)
         extract = lambda tensor, indices: self._extract(op, tensor, indices, point)
-        return clone_block(self.out, op.block, arguments, point.lanes, coordinate, extract, point.mask)
+        return self.clone(op.block, arguments, point, coordinate, extract)
+
+    def clone(self, block: ir.Block, arguments: Sequence[str], point: Point, coordinate, extract) -> list[str]:
+        """A region at the point's lanes: what a generator for another kind of processor replaces."""
+        return clone_block(self.out, block, arguments, point.lanes, coordinate, extract, point.mask)
 
     def coordinate(self, dim: int | None, point: Point) -> str:
         """The index along a nest dimension, of type `index`."""
