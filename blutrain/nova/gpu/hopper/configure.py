@@ -66,14 +66,26 @@ def candidates(problem: Problem, facts: GpuFacts) -> Iterator[Schedule]:
         for variant, tile_m, tile_n in _shapes(problem, repack):
             consumers = 3 if variant == "register wide" else 2
             for split, where in _splits(problem, tile_m, tile_n, variant, facts):
-                for staging in (2, 1):
-                    schedule = Schedule(
-                        tile_m, tile_n, MIN_STAGES, consumers, variant == "pingpong", 8, split, where, repack, staging
-                    )
-                    stages = _stages(problem, schedule, facts)
-                    if stages >= MIN_STAGES:
-                        yield dataclasses.replace(schedule, stages=stages, group_m=_group(problem, schedule))
-                        break
+                schedule = Schedule(
+                    tile_m, tile_n, MIN_STAGES, consumers, variant == "pingpong", 8, split, where, repack
+                )
+                for shared in _multicasts(schedule, problem, facts):
+                    yield from _deepest(dataclasses.replace(schedule, multicast=shared), problem, facts)
+
+
+def _multicasts(schedule: Schedule, problem: Problem, facts: GpuFacts) -> tuple[str, ...]:
+    """Which tiles two blocks may share; not where blocks of a cluster split k."""
+    return ("",) if schedule.split > 1 or not facts.clusters(2) else ("", "n", "m")
+
+
+def _deepest(schedule: Schedule, problem: Problem, facts: GpuFacts) -> Iterator[Schedule]:
+    """The schedule with as many stages as fit; one staging buffer where two leave too few."""
+    for staging in (2, 1):
+        schedule = dataclasses.replace(schedule, staging=staging)
+        stages = _stages(problem, schedule, facts)
+        if stages >= MIN_STAGES:
+            yield dataclasses.replace(schedule, stages=stages, group_m=_group(problem, schedule))
+            return
 
 
 def _repacks(problem: Problem) -> list[str]:
@@ -130,7 +142,8 @@ def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
     form = "register" if tiles.in_registers else "shared"
     area = s.tile_m * s.tile_n
     step = area / PRODUCTS_PER_CYCLE * STEP_SLACK[form]
-    step = max(step, tiles.stage_bytes / L2_BYTES_PER_CYCLE, 64.0)
+    shared = tiles.tile(s.multicast) * 64 if s.multicast else 0  # half of the shared tile comes from the other block
+    step = max(step, (tiles.stage_bytes - shared) / L2_BYTES_PER_CYCLE, 64.0)
     work = tiles.k_steps * step
     out_bytes = sum(ITEM_BYTES[st.access.dtype] for st in problem.contract.stores)
     finish = area * EPILOGUE_CYCLES * (out_bytes if s.split == 1 else 4) * (2 if tiles.in_registers else 1)

@@ -119,6 +119,7 @@ def describe(tiles: Tiles) -> str:
     parts = [f"{problem.dtype} {s.tile_m}x{s.tile_n}x{tiles.k_tile} {'ping-pong' if s.pingpong else 'cooperative'}"]
     parts += [f"{s.stages} stages", f"{s.consumers} consumers"] if s.consumers != 2 else [f"{s.stages} stages"]
     parts += [f"{tiles.register_axis} in registers"] if tiles.in_registers else []
+    parts += [f"{s.multicast} tiles shared"] if s.multicast else []
     parts += [f"split {s.split} ({s.split_in})"] if s.split > 1 else []
     parts += [f"{s.repack} repacked"] if s.repack else []
     return ", ".join(parts)

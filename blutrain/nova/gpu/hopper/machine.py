@@ -78,11 +78,20 @@ class Ring:
         text = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;"
         self.out.asm(text, "r,r,~{memory}", [(self.out.name(barrier), "i32"), (self.out.name(bytes_), "i32")])
 
-    def release(self, stage: str, condition: str) -> None:
-        """One arrival at the stage's empty barrier, by the threads whose `condition` (an i32) is not 0."""
-        text = "{\n.reg .pred p;\nsetp.ne.b32 p, $1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [$0];\n}"
-        barrier = self.out.name(self.empty(stage))
-        self.out.asm(text, "r,r,~{memory}", [(barrier, "i32"), (condition, "i32")])
+    def release(self, stage: str, condition: str, rank: str = "") -> None:
+        """One arrival at the stage's empty barrier, by the threads whose `condition` (an i32) is not 0; in a cluster
+        at that of block `rank`. The plain form: `.release.cluster` would fence the whole device at every step.
+        """
+        barrier = [(self.out.name(self.empty(stage)), "i32"), (condition, "i32")]
+        if not rank:
+            text = "{\n.reg .pred p;\nsetp.ne.b32 p, $1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [$0];\n}"
+            self.out.asm(text, "r,r,~{memory}", barrier)
+            return
+        text = (
+            "{\n.reg .pred p;\n.reg .b32 remote;\nsetp.ne.b32 p, $1, 0;\n"
+            "@p mapa.shared::cluster.u32 remote, $0, $2;\n@p mbarrier.arrive.shared::cluster.b64 _, [remote];\n}"
+        )
+        self.out.asm(text, "r,r,r,~{memory}", [*barrier, (rank, "i32")])
 
     def start(self) -> tuple[str, str]:
         return self.out.name(0), self.out.name(0)

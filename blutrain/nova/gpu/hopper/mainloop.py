@@ -49,20 +49,25 @@ class Consumer:
 Epilogue = Callable[[list[str], Place, Consumer], None]
 
 
-def locate(out: Builder, tiles: Tiles, work: Integer) -> Place:
-    """Tile number `work`: ranges of k outermost, then batches, then groups of row tiles, column tile by column tile."""
-    split, number = out.div(work, tiles.output_tiles), out.rem(work, tiles.output_tiles)
-    if tiles.schedule.split == 1:
-        split, number = 0, work
-    per_batch = tiles.tiles_m * tiles.tiles_n
+def locate(out: Builder, tiles: Tiles, work: Integer, rank: Integer = 0) -> Place:
+    """Tile (of a pair: tile `rank`) number `work`: ranges of k outermost, then batches, then groups of row tiles, column
+    tile by column tile.
+    """
+    steps_m, steps_n = tiles.steps_along("m"), tiles.steps_along("n")
+    per_split, per_batch = tiles.output_tiles // tiles.pair, steps_m * steps_n
+    split, number = (out.div(work, per_split), out.rem(work, per_split)) if tiles.schedule.split > 1 else (0, work)
     batch, inner = (out.div(number, per_batch), out.rem(number, per_batch)) if tiles.problem.batch > 1 else (0, number)
-    group = out.div(inner, tiles.group_m * tiles.tiles_n)
-    within = out.rem(inner, tiles.group_m * tiles.tiles_n)
+    group = out.div(inner, tiles.group_m * steps_n)
+    within = out.rem(inner, tiles.group_m * steps_n)
     height: Integer = tiles.group_m
-    if tiles.tiles_m % tiles.group_m:
-        height = out.minimum(tiles.group_m, out.sub(tiles.tiles_m, out.mul(group, tiles.group_m)))
+    if steps_m % tiles.group_m:
+        height = out.minimum(tiles.group_m, out.sub(steps_m, out.mul(group, tiles.group_m)))
     row = out.add(out.mul(group, tiles.group_m), out.rem(within, height))
     column = out.quotient(within, height)
+    if tiles.pair_axis == "m":
+        row = out.add(out.mul(row, 2), rank)
+    elif tiles.pair_axis == "n":
+        column = out.add(out.mul(column, 2), rank)
     digits: list[Integer] = []
     rest: Integer = batch
     for dim in reversed(tiles.problem.rows.batch):
@@ -78,26 +83,37 @@ def emit_main(out: Builder, tiles: Tiles, num_store_maps: int, epilogue: Epilogu
     ring = Ring(out, out.add(thread.shared, tiles.barrier_offset), tiles.schedule.stages)
 
     def start() -> None:
-        ring.initialise(tiles.schedule.slots * (4 if tiles.in_registers else 1))
+        ring.initialise(tiles.schedule.slots * (4 if tiles.in_registers else 1) * tiles.pair)
         for i in range(2 + num_store_maps):
             out.line(f"nvvm.prefetch tensormap, %map{i} : !llvm.ptr")
 
     out.when(out.compare("eq", thread.index, 0), start)
-    out.line("nvvm.barrier0")
+    if tiles.pair == 2:
+        machine.cluster_barrier(out)
+    else:
+        out.line("nvvm.barrier0")
     warpgroup = out.bits("shrui", thread.warp, 2)
     out.either(
         out.compare("eq", warpgroup, 0),
         lambda: _emit_producer(out, tiles, thread, ring),
         lambda: _emit_consumer(out, tiles, thread, ring, warpgroup, epilogue, finish),
     )
+    if tiles.pair == 2:  # no block may end while the other one still writes to its shared memory
+        machine.cluster_barrier(out)
 
 
 def first_work(out: Builder, tiles: Tiles, thread: Thread) -> Integer:
-    """The first tile of a block. The blocks of a cluster share an output tile, each with its range of k."""
+    """The first tile (or pair) of a block. With split k, the blocks of a cluster share an output tile, each with its
+    range of k.
+    """
     if not tiles.clustered:
-        return thread.block
-    rank, tile = out.rem(thread.block, tiles.cluster), out.div(thread.block, tiles.cluster)
-    return out.add(out.mul(rank, tiles.output_tiles), tile)
+        return out.div(thread.block, tiles.pair)
+    return out.add(out.mul(rank_of(out, tiles, thread), tiles.output_tiles), out.div(thread.block, tiles.cluster))
+
+
+def rank_of(out: Builder, tiles: Tiles, thread: Thread) -> Integer:
+    """The block's number in its cluster."""
+    return out.rem(thread.block, tiles.cluster)
 
 
 def _emit_producer(out: Builder, tiles: Tiles, thread: Thread, ring: Ring) -> None:
@@ -105,9 +121,10 @@ def _emit_producer(out: Builder, tiles: Tiles, thread: Thread, ring: Ring) -> No
     elected = out.value("nvvm.elect.sync -> i1")
     leads = out.both(out.compare("eq", thread.warp, 0), elected)
     p, q = copies(tiles, tiles.p_axis), copies(tiles, tiles.q_axis)
+    rank = rank_of(out, tiles, thread)
 
     def tile(work: str, at: list[str]) -> Sequence[str]:
-        place = locate(out, tiles, work)
+        place = locate(out, tiles, work, rank)
         first_k = out.mul(place.split, tiles.k_steps * tiles.k_tile)
 
         def step(number: str, at: list[str]) -> Sequence[str]:
@@ -121,14 +138,14 @@ def _emit_producer(out: Builder, tiles: Tiles, thread: Thread, ring: Ring) -> No
                 (q, Q_MAP, tiles.q_axis, tiles.q_offset, tiles.q_bytes),
             ):
                 target = out.add(out.add(thread.shared, offset), out.mul(stage, bytes_))
-                emit_copies(out, what, name, target, full, k, place.along(axis), place.digits)
+                emit_copies(out, what, name, target, full, k, place.along(axis), place.digits, rank)
             return ring.next(stage, parity)
 
         return out.repeat(0, tiles.k_steps, 1, step, [(x, "i32") for x in at])
 
     def run() -> None:
         places = [(x, "i32") for x in ring.start()]
-        out.repeat(first_work(out, tiles, thread), tiles.total_tiles, tiles.blocks, tile, places)
+        out.repeat(first_work(out, tiles, thread), tiles.total_work, tiles.workers, tile, places)
 
     out.when(leads, run)
     if tiles.clustered:  # the blocks of a cluster end together: they read each other's shared memory
@@ -150,7 +167,8 @@ class _Sums:
     q_base: Integer
     descriptors: tuple[Descriptor, Descriptor]
     fragments: Fragments | None
-    releases: str  # 1 in the thread of the warpgroup (register form: of each warp) that releases a stage
+    releases: str  # 1 in the threads of the warpgroup (register form: of each warp) that release a stage
+    rank: str  # "", or the block of the pair that such a thread tells
 
     def start(self, stage: str, parity: str) -> tuple[str, str, str, list[str]]:
         undefined = [self.out.value("llvm.mlir.undef : f32")] * self.tiles.num_accumulators
@@ -169,7 +187,7 @@ class _Sums:
             stage, parity, last, *sums = carried
             sums = self._multiply(stage, parity, sums, first=False)
             machine.wait_all_but_one(out)
-            ring.release(last, self.releases)
+            self.release(last)
             return [*ring.next(stage, parity), stage, *sums]
 
         if self.tiles.k_steps > 1:
@@ -196,8 +214,7 @@ class _Sums:
                 q = self.descriptors[1].emit(out, self._q(stage))
                 sums = self.wgmma.from_registers(out, sums, fragments, q, goes_on)
                 machine.wait_all_but_one(out)
-                releases = self.releases if goes_on is None else out.name(out.bits("andi", self.releases, goes_on))
-                ring.release(last, releases)
+                self.release(last, goes_on)
                 last = stage
                 stage, parity = ring.next(stage, parity)
             return [stage, parity, last, *sums]
@@ -205,6 +222,13 @@ class _Sums:
         carried = [*((x, "i32") for x in (stage, parity, stage)), *((s, "f32") for s in sums)]
         stage, parity, last, *sums = out.repeat(0, self.tiles.k_steps // 2, 1, pair, carried)
         return stage, parity, last, sums
+
+    def release(self, stage: str, condition: str | None = None) -> None:
+        """Give a stage back to the producers that fill it; only where `condition` (an i32) is not 0."""
+        releases = (
+            self.releases if condition is None else self.out.name(self.out.bits("andi", self.releases, condition))
+        )
+        self.ring.release(stage, releases, self.rank)
 
     def _p(self, stage: str) -> Integer:
         return self.out.add(self.p_base, self.out.mul(stage, self.tiles.p_bytes))
@@ -223,16 +247,17 @@ def _emit_consumer(
     consumer = Consumer(thread, lane_in_group, number, 0 if schedule.pingpong else number)
     sums = _sums(out, tiles, ring, consumer)
     stage, parity = ring.start()
-    first, step = first_work(out, tiles, thread), tiles.blocks
+    rank = rank_of(out, tiles, thread)
+    first, step = first_work(out, tiles, thread), tiles.workers
     if schedule.pingpong:
-        first, step = out.add(first, out.mul(number, tiles.blocks)), 2 * tiles.blocks
+        first, step = out.add(first, out.mul(number, tiles.workers)), 2 * tiles.workers
         is_second = out.compare("eq", number, 1)
         out.when(is_second, lambda: machine.arrive_named_barrier(out, machine.ORDER_BARRIER, 2 * WARPGROUP))
         behind, its_parity = ring.advance(stage, parity, tiles.k_steps)
         stage, parity = out.select(is_second, behind, stage), out.select(is_second, its_parity, parity)
 
     def tile(work: str, at: list[str]) -> Sequence[str]:
-        place = locate(out, tiles, work)
+        place = locate(out, tiles, work, rank)
         if schedule.pingpong:  # one consumer multiplies while the other runs its epilogue
             machine.named_barrier(out, out.add(number, machine.ORDER_BARRIER), 2 * WARPGROUP)
         stage, parity, last, running = sums.start(*at)
@@ -240,11 +265,11 @@ def _emit_consumer(
             other = out.value(f"arith.subi {out.name(machine.ORDER_BARRIER + 1)}, {number} : i32")
             machine.arrive_named_barrier(out, other, 2 * WARPGROUP)
         finished = sums.wgmma.wait_all(out, running)
-        ring.release(last, sums.releases)
+        sums.release(last)
         epilogue(finished, place, consumer)
         return ring.advance(stage, parity, tiles.k_steps) if schedule.pingpong else (stage, parity)
 
-    out.repeat(first, tiles.total_tiles, step, tile, [(stage, "i32"), (parity, "i32")])
+    out.repeat(first, tiles.total_work, step, tile, [(stage, "i32"), (parity, "i32")])
     finish(consumer)
 
 
@@ -262,7 +287,8 @@ def _sums(out: Builder, tiles: Tiles, ring: Ring, consumer: Consumer) -> _Sums:
         q.transposed,
     )
     share = 0 if in_registers else out.mul(consumer.slot, tiles.blocks_p * SLOT_BYTES)
-    leader = out.compare("eq", thread.lane if in_registers else consumer.lane_in_group, 0)
+    lane = thread.lane if in_registers else consumer.lane_in_group
+    leads = out.compare("ult", lane, tiles.pair)
     return _Sums(
         out=out,
         tiles=tiles,
@@ -272,5 +298,6 @@ def _sums(out: Builder, tiles: Tiles, ring: Ring, consumer: Consumer) -> _Sums:
         q_base=out.add(thread.shared, tiles.q_offset),
         descriptors=(p, q),
         fragments=Fragments(out, tiles, thread, consumer.slot) if in_registers else None,
-        releases=out.as_integer(leader),
+        releases=out.as_integer(leads),
+        rank=lane if tiles.pair == 2 else "",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blutrain.nova.gpu.hopper.builder import Builder, Integer, struct
 from blutrain.nova.gpu.hopper.machine import K_STEP_BYTES, WGMMAS_PER_STEP, Thread
@@ -16,6 +16,7 @@ SWIZZLE_MODE = {128: 1, 64: 2}  # of a wgmma descriptor, bits 62-63
 ATOM_ROWS = 8  # rows of a swizzle pattern
 # In a cluster launch a shared address carries the block's rank in the bits above.
 SHARED_ADDRESS_MASK = 0x3FFFF
+BOTH_BLOCKS = 3  # multicast mask of a cluster of two
 REGISTER_BLOCK = 32  # f32 elements of a 128-byte row
 
 
@@ -23,27 +24,39 @@ REGISTER_BLOCK = 32  # f32 elements of a 128-byte row
 class Copies:
     """TMA copies of one tile: (bytes into the tile, coordinates of the box by dimension).
 
-    A coordinate is "k", "row" (steps along k, along the factor's own axis), or a number, plus an offset in elements,
-    divided by `unit`.
+    A coordinate is a step along "k" or "row" (the factor's own axis), or "" for none, plus an offset in elements,
+    divided by a unit. `half`: the bytes and rows that the second block of a pair skips, each block
+    copying a half of the tile to both.
     """
 
     map: TensorMap
     boxes: tuple[tuple[int, tuple[tuple[str, int, int], ...]], ...]
     batch: tuple[int, ...]  # which batch digits follow
+    half: tuple[int, int] | None = None
 
 
 def copies(tiles: Tiles, axis: str) -> Copies:
     side, rows, item = tiles.side(axis), tiles.tile(axis), tiles.problem.item
+    parts = tiles.pair if axis == tiles.schedule.multicast else 1
     if side.k_major:
+        rows //= parts
         boxes = ((0, (("k", 0, 1), ("row", 0, 1))),)
-        return _copies(tiles, side, (tiles.problem.k, side.extent), (side.stride,), (tiles.k_tile, rows), 128, boxes)
+        what = _copies(tiles, side, (tiles.problem.k, side.extent), (side.stride,), (tiles.k_tile, rows), 128, boxes)
+        return what if parts == 1 else replace(what, half=(rows * STAGE_ROW_BYTES, rows))
     if axis == tiles.register_axis:
-        return _register_copies(tiles, side, rows)
+        what = _register_copies(tiles, side, rows // parts)
+        return what if parts == 1 else replace(what, half=(rows // 2 * STAGE_ROW_BYTES, rows // 2))
     width = own_block(tiles, axis)
-    block_bytes = width * item * tiles.k_tile
-    boxes = tuple((i * block_bytes, (("row", i * width, 1), ("k", 0, 1))) for i in range(rows // width))
-    extents, box = (side.extent, tiles.problem.k), (width, tiles.k_tile)
-    return _copies(tiles, side, extents, (side.k_stride,), box, width * item, boxes)
+    k, step, block_bytes = tiles.problem.k, side.k_stride, width * item * tiles.k_tile
+    num_blocks = rows // width // parts
+    if side.extent % width == 0:  # all blocks in one copy
+        boxes = ((0, (("", 0, 1), ("k", 0, 1), ("row", 0, width))),)
+        extents, box = (width, k, side.extent // width), (width, tiles.k_tile, num_blocks)
+        what = _copies(tiles, side, extents, (step, width), box, width * item, boxes)
+    else:
+        boxes = tuple((i * block_bytes, (("row", i * width, 1), ("k", 0, 1))) for i in range(num_blocks))
+        what = _copies(tiles, side, (side.extent, k), (step,), (width, tiles.k_tile), width * item, boxes)
+    return what if parts == 1 else replace(what, half=(num_blocks * block_bytes, rows // 2))
 
 
 def own_block(tiles: Tiles, axis: str) -> int:
@@ -97,9 +110,22 @@ def _copies(tiles: Tiles, side: Side, extents, strides, box, swizzle: int, boxes
 
 
 def emit_copies(
-    out: Builder, what: Copies, map_name: str, target: Integer, barrier: Integer, k: Integer, row: Integer, digits
+    out: Builder,
+    what: Copies,
+    map_name: str,
+    target: Integer,
+    barrier: Integer,
+    k: Integer,
+    row: Integer,
+    digits: tuple[Integer, ...],
+    rank: Integer,
 ) -> None:
     """Start the copies of one tile at element (row, k) of batch `digits` into shared address `target`."""
+    multicast = ""
+    if what.half is not None:
+        bytes_, rows = (out.mul(rank, step) for step in what.half)
+        target, row = out.add(target, bytes_), out.add(row, rows)
+        multicast = f" multicast_mask = {out.name(BOTH_BLOCKS, 'i16')}"
     at = {"k": k, "row": row, "": 0}
     for offset, coordinates in what.boxes:
         places = [out.div(out.add(at[name], extra), unit) for name, extra, unit in coordinates]
@@ -109,7 +135,7 @@ def emit_copies(
         box = ", ".join(out.name(x) for x in places)
         out.line(
             f"nvvm.cp.async.bulk.tensor.shared.cluster.global {pointer}, {map_name}, {out.shared_pointer(barrier)}, "
-            f"box[{box}] : !llvm.ptr<7>, !llvm.ptr"
+            f"box[{box}]{multicast} : !llvm.ptr<7>, !llvm.ptr"
         )
 
 

@@ -21,7 +21,8 @@ class Schedule:
     of its own, in turns, else they share one. group_m: row tiles that blocks walk before the next column tile.
     split: ranges of k, summed in order by a second phase (`split_in` "workspace") or by the blocks of a cluster
     ("cluster"). repack: the factor ("m" or "n") that a first phase copies k-major, "" for none. staging: buffers of
-    each consumer between accumulators and TMA stores.
+    each consumer between accumulators and TMA stores. multicast: the factor ("m" or "n") whose tiles the two blocks of a
+    cluster share, each copying a half to both; "" for none.
     """
 
     tile_m: int
@@ -34,6 +35,7 @@ class Schedule:
     split_in: str = "workspace"
     repack: str = ""
     staging: int = 2
+    multicast: str = ""
 
     def to_config(self) -> dict[str, Any]:
         return {"family": "sm_90a", **dataclasses.asdict(self)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from blutrain.nova.gpu.hopper.builder import Builder, Integer, struct
 from blutrain.nova.gpu.hopper.epilogue import Epilogue, Piece, pieces, thread_origin
 from blutrain.nova.gpu.hopper.machine import CONSUMER_BARRIER, Thread, cluster_barrier, named_barrier
-from blutrain.nova.gpu.hopper.mainloop import Consumer, Place, locate
+from blutrain.nova.gpu.hopper.mainloop import Consumer, Place, locate, rank_of
 from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
 from blutrain.nova.gpu.hopper.values import Run
 
@@ -145,7 +145,7 @@ def emit_cluster_sum(out: Builder, tiles: Tiles):
             vector = [(s, "f32") for s in sums[VECTOR * group : VECTOR * (group + 1)]]
             out.asm(text, "r,f,f,f,f,~{memory}", [(mine, "i32"), *vector])
         cluster_barrier(out)
-        rank = out.rem(thread.block, tiles.cluster)
+        rank = rank_of(out, tiles, thread)
         chunks = num_chunks(tiles)
 
         def one(number: str, _: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ MAX_WGMMA_COLUMNS = 256
 BARRIER_BYTES = 8
 # Registers of a thread once the warpgroups have traded them (setmaxnreg): 65536 in all, multiples of 8.
 CONSUMER_REGISTERS = {1: 232, 2: 232, 3: 160}
-PRODUCER_REGISTERS = {1: 40, 2: 40, 3: 24}
+PRODUCER_REGISTERS = {1: 48, 2: 48, 3: 32}
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,8 @@ class Tiles:
         return self.problem.m if axis == "m" else self.problem.n
 
     def is_ragged(self, axis: str) -> bool:
-        return self.extent(axis) % self.tile(axis) != 0
+        """May a tile reach beyond the product along an axis."""
+        return self.num_tiles(axis) * self.tile(axis) != self.extent(axis)
 
     @property
     def p_tile(self) -> int:
@@ -83,13 +84,31 @@ class Tiles:
     def k_tile(self) -> int:
         return STAGE_ROW_BYTES // self.problem.item
 
+    def num_tiles(self, axis: str) -> int:
+        """An even number along the axis in which two blocks of a cluster lie side by side."""
+        tiles = math.ceil(self.extent(axis) / self.tile(axis))
+        return tiles + tiles % 2 if self.pair_axis == axis else tiles
+
+    @property
+    def pair_axis(self) -> str:
+        """The axis along which the tiles of two blocks that share the other factor's tile are neighbours."""
+        return {"": "", "m": "n", "n": "m"}[self.schedule.multicast]
+
+    @property
+    def pair(self) -> int:
+        return 2 if self.schedule.multicast else 1
+
     @property
     def tiles_m(self) -> int:
-        return math.ceil(self.problem.m / self.schedule.tile_m)
+        return self.num_tiles("m")
 
     @property
     def tiles_n(self) -> int:
-        return math.ceil(self.problem.n / self.schedule.tile_n)
+        return self.num_tiles("n")
+
+    def steps_along(self, axis: str) -> int:
+        """Tiles along an axis, pairs counted once."""
+        return self.num_tiles(axis) // (self.pair if self.pair_axis == axis else 1)
 
     @property
     def output_tiles(self) -> int:
@@ -101,6 +120,11 @@ class Tiles:
         return self.output_tiles * self.schedule.split
 
     @property
+    def total_work(self) -> int:
+        """What the persistent loop counts: tiles, or pairs of them."""
+        return self.total_tiles // self.pair
+
+    @property
     def k_steps(self) -> int:
         """Steps of one range of k: all ranges are equal, TMA reads zeros beyond k. Even in the register form, whose
         loop takes two at a time.
@@ -110,12 +134,18 @@ class Tiles:
 
     @property
     def group_m(self) -> int:
-        return min(self.schedule.group_m, self.tiles_m)
+        return min(self.schedule.group_m, self.steps_along("m"))
+
+    @property
+    def workers(self) -> int:
+        """Blocks (or pairs of them) launched: persistent, one an SM, except that a cluster that splits k takes one
+        tile.
+        """
+        return self.total_work if self.clustered else min(self.num_sms // self.pair, self.total_work)
 
     @property
     def blocks(self) -> int:
-        """Blocks launched: persistent, one an SM, except that a cluster takes one tile."""
-        return self.total_tiles if self.clustered else min(self.num_sms, self.total_tiles)
+        return self.workers * self.pair
 
     @property
     def clustered(self) -> bool:
@@ -123,7 +153,7 @@ class Tiles:
 
     @property
     def cluster(self) -> int:
-        return self.schedule.split if self.clustered else 1
+        return self.schedule.split if self.clustered else self.pair
 
     @property
     def in_workspace(self) -> bool:
@@ -244,6 +274,12 @@ class Tiles:
         """The factor as the main phase reads it."""
         return self.repacked if axis == self.schedule.repack and self.repacked else self.problem.side(axis)
 
+    @property
+    def shared_unit(self) -> int:
+        """A shared tile is cut in halves of whole blocks: of 64 where the factor is contiguous along its own axis."""
+        axis = self.schedule.multicast
+        return 128 if axis and axis != self.register_axis and not self.side(axis).k_major else 64
+
     def problem_with_schedule(self) -> str:
         """ "" or why this schedule does not fit this problem."""
         s = self.schedule
@@ -258,6 +294,11 @@ class Tiles:
             (self.num_accumulators + 16 * self.blocks_p * self.in_registers > 192, "too many registers"),
             (s.split > 1 and self.num_reductions, "split k with column reductions"),
             (s.stages < 2, "fewer than two stages"),
+            (s.multicast and s.split > 1, "multicast with split k"),
+            (
+                s.multicast and self.tile(s.multicast) % self.shared_unit,
+                f"a shared tile not of {self.shared_unit} rows",
+            ),
             (self.clustered and (s.pingpong or s.split > 8), "a cluster of more than 8 blocks, or with ping-pong"),
         )
         return next((text for broken, text in rules if broken), "")
