@@ -51,11 +51,9 @@ def flush_log(recorder: Recorder, log: Log) -> None:
     log.grad_tensors.clear()
     try:
         graph = _graph(log)
-        held = {h.value for h in alive(log.handles)}
-        grads = {value for _, value in log.grads.values()}
-        views = _views(log, held | graph.made, grads)
+        wanted, views = _wanted(log, graph)
         _separate_inputs(log)
-        results = _execute(recorder, log, step, (held | grads | graph.made) - views.keys())
+        results = _execute(recorder, log, step, wanted)
         log.write_back()
     except BaseException as error:
         for handle in alive(log.handles):
@@ -77,6 +75,19 @@ def flush_log(recorder: Recorder, log: Log) -> None:
 
 
 # -------------------------------------------------------------------- what is wanted
+
+
+def wanted_trace(log: Log) -> Trace:
+    """The trace of a log that is about to be flushed, with what is wanted of it as outputs."""
+    return trace_of(log, sorted(_wanted(log, _graph(log))[0]))
+
+
+def _wanted(log: Log, graph: OpenValues) -> tuple[set[int], dict[int, int]]:
+    """Values that somebody holds or a later backward reads, without those that are views; and the views."""
+    held = {h.value for h in alive(log.handles)}
+    grads = {value for _, value in log.grads.values()}
+    views = _views(log, held | graph.made, grads)
+    return (held | grads | graph.made) - views.keys(), views
 
 
 def _graph(log: Log) -> OpenValues:

@@ -31,9 +31,11 @@ from .. import cache
 from ..cpu import orc
 from ..cpu.compile_workers import Failure, shared_workers
 from ..cpu.objects import object_cache
+from ..plan import Launch, ProgramPlan
 from ..target import num_threads
 from . import lower
 from .assemble_report import FunctionReport, faults, read_report
+from .launch import gpu_kernel
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,18 @@ class Counts:
 
 
 counts = Counts()
+
+
+def plan_jobs(plan: ProgramPlan) -> list[AssembleJob]:
+    """One job a kernel, named after the first launch that uses it."""
+    owners = {launch.kernel: launch for launch in reversed(plan.launches) if isinstance(launch, Launch)}
+    jobs = []
+    for number in range(len(plan.kernels)):
+        launch = owners.get(number, Launch(number, ()))
+        kernel = gpu_kernel(plan, launch)
+        location = launch.locations[0] if launch.locations else ""
+        jobs.append(AssembleJob(kernel.text, kernel.target, op=launch.label, location=location))
+    return jobs
 
 
 def assemble(jobs: Sequence[AssembleJob]) -> list[AssembledKernel]:

@@ -25,7 +25,7 @@ from ...tensor.device import Device
 from ..cpu.executable import BuildReport
 from ..kernel import ITEM_BYTES
 from ..plan import BufferRef, Callback, CheckFailure, Launch, ProgramPlan
-from .assemble import AssembledKernel, AssembleJob, assemble, counts
+from .assemble import AssembledKernel, assemble, counts, plan_jobs
 from .driver import Driver, DriverError, driver
 from .executable_blocks import InputSlots, ResultBlock
 from .launch import ArgumentTable, gpu_kernel
@@ -44,7 +44,7 @@ def build_executable(plan: ProgramPlan, device: Device) -> Executable:
     """
     plan.check()
     start, before = time.perf_counter(), (counts.cached, counts.compiled)
-    assembled = assemble(assemble_jobs(plan))
+    assembled = assemble(plan_jobs(plan))
     compiled = time.perf_counter()
     memory = DeviceMemory(device)
     with memory.activate():
@@ -54,18 +54,6 @@ def build_executable(plan: ProgramPlan, device: Device) -> Executable:
     if config.get("NOVA_DEBUG") >= 1:
         print(f"nova: {executable.report}", file=sys.stderr)
     return executable
-
-
-def assemble_jobs(plan: ProgramPlan) -> list[AssembleJob]:
-    """One job a kernel, named after the first launch that uses it."""
-    owners = {launch.kernel: launch for launch in reversed(plan.launches) if isinstance(launch, Launch)}
-    jobs = []
-    for number in range(len(plan.kernels)):
-        launch = owners.get(number, Launch(number, ()))
-        kernel = gpu_kernel(plan, launch)
-        location = launch.locations[0] if launch.locations else ""
-        jobs.append(AssembleJob(kernel.text, kernel.target, op=launch.label, location=location))
-    return jobs
 
 
 class Executable:
