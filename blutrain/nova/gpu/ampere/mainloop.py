@@ -1,0 +1,187 @@
+"""The product of one tile: a ring of stages that copies fill while the warps multiply what has arrived.
+
+    fill stages 0 .. stages-2
+    for each step of k:
+        wait for this step's stage, meet at a barrier (everyone is done with the stage before)
+        start the copies of the step stages-1 ahead, into the stage before
+        multiply: the next instruction's fragments are read before the present one's are used
+
+Factors that travel through registers are read where the copies start and written after the products, so that the
+memory's latency passes meanwhile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blutrain.nova.gpu.ampere.fragments import Fragments
+from blutrain.nova.gpu.ampere.instruction import LANES, Multiplier
+from blutrain.nova.gpu.ampere.stage import Stager
+from blutrain.nova.gpu.ampere.tiles import Tiles
+from blutrain.nova.gpu.hopper.builder import SHARED, Builder, Integer
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where a block works: range of k, tile, and the product's index of the tile's first element along each axis."""
+
+    part: Integer
+    tile: Integer
+    tile_m: Integer
+    tile_n: Integer
+    first: dict[str, Integer]
+    thread: str
+    lane: str
+    warp: str
+
+
+def locate(out: Builder, tiles: Tiles, index: Integer | None = None, part: Integer = 0) -> Block:
+    """The tile of block `index`, ranges of k outermost, tiles in groups along m so that a group shares columns."""
+    thread = out.value("nvvm.read.ptx.sreg.tid.x : i32")
+    lane = out.bits("andi", thread, LANES - 1)
+    # The same in all lanes, which the compiler cannot know: addresses that follow from it stay uniform.
+    warp = out.value(
+        f"nvvm.shfl.sync idx {out.name(-1)}, {out.div(thread, LANES)}, {out.name(0)}, {out.name(31)} : i32 -> i32"
+    )
+    if index is None:
+        block: Integer = out.value("nvvm.read.ptx.sreg.ctaid.x : i32")
+        part = out.div(block, tiles.output_tiles) if tiles.split > 1 else 0
+        index = out.rem(block, tiles.output_tiles) if tiles.split > 1 else block
+    count_m, count_n = tiles.count("m"), tiles.count("n")
+    batch, number = out.div(index, count_m * count_n), out.rem(index, count_m * count_n)
+    tile_m, tile_n = _grouped(out, number, count_m, count_n, min(tiles.schedule.group, count_m))
+    first = {
+        "batch": batch if tiles.problem.extent["batch"] > 1 else 0,
+        "m": out.mul(tile_m, tiles.tile("m")),
+        "n": out.mul(tile_n, tiles.tile("n")),
+    }
+    return Block(part, index, tile_m, tile_n, first, thread, str(lane), warp)
+
+
+def _grouped(out: Builder, number: Integer, count_m: int, count_n: int, group: int) -> tuple[Integer, Integer]:
+    first = out.mul(out.div(number, group * count_n), group)
+    within = out.rem(number, group * count_n)
+    size = group if count_m % group == 0 else out.minimum(out.sub(count_m, first), group)
+    return out.add(first, out.rem(within, size)), out.quotient(within, size)
+
+
+class Product:
+    """Emits the product of a block's tile."""
+
+    def __init__(self, out: Builder, tiles: Tiles, block: Block):
+        self.out, self.tiles, self.block = out, tiles, block
+        self.multiplier = Multiplier(out, tiles.problem.kind)
+        self.shared = out.value(
+            f"llvm.ptrtoint {out.value(f'llvm.mlir.addressof @shared : {SHARED}')} : {SHARED} to i32"
+        )
+        bases = {"m": 0, "n": tiles.shared["m"].bytes}
+        sides = tiles.problem.sides
+        self.stagers = [Stager(out, tiles, sides[a], block.thread, block.first, bases[a]) for a in "mn"]
+        warp = {"m": out.div(block.warp, tiles.warps[1]), "n": out.rem(block.warp, tiles.warps[1])}
+        first = {a: out.mul(warp[a], tiles.warp_tile(a)) for a in "mn"}
+        self.fragments = {a: Fragments(out, tiles, a, block.lane, first[a], bases[a]) for a in "mn"}
+
+    def emit(self) -> list[str]:
+        """The accumulators, in the layout's order of registers."""
+        out, tiles = self.out, self.tiles
+        dtype = tiles.problem.instruction.result
+        sums = [out.constant("0.0", dtype)] * tiles.registers
+        if tiles.problem.extent["k"] == 0:
+            return sums
+        self.begin = out.mul(self.block.part, tiles.steps * tiles.tile("k"))
+        self.steps = self._steps()
+        ahead = tiles.schedule.stages - 1
+        for i in range(ahead):
+            self._fill(i)
+        last = out.add(self.shared, ahead * tiles.stage_bytes)
+
+        def step(index: str, carried: list[str]) -> list[str]:
+            read, write, *sums = carried
+            out.asm(f"cp.async.wait_group {ahead - 1};", "~{memory}")
+            out.line("nvvm.barrier0")
+            arriving = self._start(out.add(index, ahead), write)
+            sums = self._multiply(read, sums)
+            for stager, pieces in arriving:
+                stager.store(write, pieces)
+            return [self._next(read, last), self._next(write, last), *sums]
+
+        carried = [(self.shared, "i32"), (str(last), "i32"), *((x, dtype) for x in sums)]
+        return out.repeat(0, self.steps, 1, step, carried)[2:]
+
+    def _steps(self) -> Integer:
+        tiles = self.tiles
+        if tiles.count("k") % tiles.split == 0:
+            return tiles.steps
+        begin = self.out.mul(self.block.part, tiles.steps)
+        left = self.out._binary("maxsi", self.out.sub(tiles.count("k"), begin), 0)
+        return self.out.minimum(left, tiles.steps)
+
+    def _next(self, stage: str, last: Integer) -> str:
+        out = self.out
+        following = out.add(stage, self.tiles.stage_bytes)
+        return str(out.select(out.compare("eq", stage, last), self.shared, following))
+
+    # --- copies
+
+    def _fill(self, index: int) -> None:
+        """Bring step `index` into its stage, before the loop."""
+        stage = self.out.add(self.shared, index * self.tiles.stage_bytes)
+        k = self.out.add(self.begin, index * self.tiles.tile("k"))
+
+        def copy() -> None:
+            for stager in self.stagers:
+                if stager.in_registers:
+                    stager.store(stage, stager.load(k))
+                else:
+                    stager.issue(stage, k)
+
+        if not isinstance(self.steps, int):
+            self.out.when(self.out.compare("slt", index, self.steps), copy)
+        elif index < self.steps:
+            copy()
+        self.out.asm("cp.async.commit_group;", "~{memory}")
+
+    def _start(self, index: Integer, stage: str) -> list[tuple[Stager, list[list[str]]]]:
+        """Begin to bring step `index`; what passes through registers is on its way there when this returns."""
+        out = self.out
+        is_wanted = out.compare("slt", index, self.steps)
+        k = out.add(self.begin, out.mul(index, self.tiles.tile("k")))
+        copied = [s for s in self.stagers if not s.in_registers]
+        if copied:
+            out.when(is_wanted, lambda: [s.issue(stage, k) for s in copied] and None)
+        out.asm("cp.async.commit_group;", "~{memory}")
+        # Behind the last step the last one is read again, into a stage that nobody reads.
+        last = out.sub(self.steps, 1)
+        again = out.add(self.begin, out.mul(out.minimum(index, last), self.tiles.tile("k")))
+        return [(s, s.load(again)) for s in self.stagers if s.in_registers]
+
+    # --- products
+
+    def _multiply(self, stage: str, sums: list[str]) -> list[str]:
+        count = self.tiles.tile("k") // self.tiles.problem.instruction.k
+        # Factors in two parts fill the registers: there the next fragments wait for the present ones' end.
+        ahead = self.tiles.problem.instruction.products == 1
+        following = self._load(stage, 0)
+        for step in range(count):
+            current = following
+            if ahead and step + 1 < count:
+                following = self._load(stage, step + 1)
+            prepared = {a: [self.multiplier.prepare(f) for f in current[a]] for a in "mn"}
+            sums = self._outer(prepared["m"], prepared["n"], sums)
+            if not ahead and step + 1 < count:
+                following = self._load(stage, step + 1)
+        return sums
+
+    def _load(self, stage: str, step: int) -> dict[str, list[list[str]]]:
+        return {a: self.fragments[a].load(stage, step) for a in "mn"}
+
+    def _outer(self, rows: list, columns: list, sums: list[str]) -> list[str]:
+        """Every tile of the instruction: rows of tiles outermost, as the layout counts registers."""
+        instruction = self.tiles.problem.instruction
+        per_tile = instruction.m // instruction.subtile["m"]
+        size, result, position = instruction.registers, [], 0
+        for m in range(0, len(rows), per_tile):
+            for column in columns:
+                result += self.multiplier.multiply(sums[position : position + size], rows[m : m + per_tile], column)
+                position += size
+        return result
