@@ -4,6 +4,8 @@ a whole step.
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy
 import pytest
 from evaluate_ir import evaluate
@@ -12,11 +14,13 @@ from mlir import ir
 import blutrain
 from blutrain.nova import execute as execution
 from blutrain.nova import pipeline
+from blutrain.nova.capabilities import capabilities
 from blutrain.nova.dialect import Graph, create_context, verify
 from blutrain.nova.import_trace import import_trace
 from blutrain.nova.interpret import interpret
 from blutrain.nova.passes import choose_saved, decompose_linear_ce, recognise_composites, template
 from blutrain.nova.passes.driver import Settings, run_passes
+from blutrain.nova.target_gpu import gpu_facts
 from blutrain.nova.trace import Constant, Input, Location, Node, Trace
 from blutrain.tensor import dtype as dt
 from blutrain.tensor.aval import Aval, scalar_aval
@@ -176,8 +180,8 @@ def loss_step(reduction, smoothing, needs_bias, leading=(24,), classes=10):
 def small_chunks(monkeypatch):
     """At most 7 rows of 24 in a chunk (so 6), however small the logits are."""
     monkeypatch.setattr(recognise_composites, "LARGE_BYTES", 0)
-    monkeypatch.setattr(decompose_linear_ce, "MIN_ROWS", 7)
-    monkeypatch.setattr(decompose_linear_ce, "CHUNK_BYTES", 0)
+    small = dataclasses.replace(capabilities(None), min_chunk_rows=7, logits_bytes=0)
+    monkeypatch.setattr(decompose_linear_ce, "capabilities", lambda facts: small)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -199,8 +203,8 @@ def test_chunked_linear_ce(small_chunks, reduction, smoothing, bias, leading):
         _, _, bad_flags = evaluate(module, inputs)
     for output, wanted in zip(outputs, expected, strict=True):
         numpy.testing.assert_allclose(output, wanted, rtol=2e-5, atol=2e-6)
-    assert flags == [0, 0, 0, 0], "a check per chunk"
-    assert bad_flags == [0, 0, 0, 10]
+    assert flags == [0], "one check of all targets"
+    assert bad_flags == [10]
 
 
 def test_chunked_linear_ce_with_no_row_kept(small_chunks):
@@ -224,7 +228,11 @@ def test_chunked_linear_ce_with_no_row_kept(small_chunks):
     ],
 )
 def test_chunk_rows(rows, classes, expected):
-    assert decompose_linear_ce.chunk_rows(rows, classes, 4) == expected
+    assert decompose_linear_ce.chunk_rows(rows, classes, 4, capabilities(None)) == expected
+
+
+def test_chunks_on_a_gpu_are_larger():
+    assert decompose_linear_ce.chunk_rows(8192, 50304, 4, capabilities(gpu_facts("sm_90a"))) == 1024
 
 
 class TwoLayers(blutrain.nn.Module):

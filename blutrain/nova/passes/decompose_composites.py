@@ -10,10 +10,12 @@ becomes
 
 `compose` runs on tensors without values (template.py), once for every distinct composite: twelve equal layers are one
 run. Equal steps inside one composite are merged there. Python numbers stay float64 until they meet a tensor, as in the
-eager rule.
+eager rule. An operation with the attribute nova.checked brings none of its value checks: they were made before.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 from mlir import ir
 
@@ -22,6 +24,7 @@ from ..dialect.graph import Graph, attributes
 from .template import Template, template_of
 
 NAME = "decompose_composites"
+CHECKED = "nova.checked"
 
 
 def run(module: ir.Module, facts) -> None:
@@ -32,6 +35,9 @@ def run(module: ir.Module, facts) -> None:
             continue
         operands = list(op.operands)
         template = template_of(prim, tuple(graph.aval(v) for v in operands), attributes(op))
+        if CHECKED in op.attributes:
+            steps = tuple(step for step in template.steps if step.prim.name != "check")
+            template = dataclasses.replace(template, steps=steps)
         with ir.InsertionPoint(op), op.location:
             graph.replace(op, splice(graph, template, operands))
     graph.sweep()

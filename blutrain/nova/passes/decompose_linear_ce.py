@@ -1,13 +1,13 @@
-"""nova.linear_ce on a CPU: rows in chunks, each chunk's logits used up before the next one's are made.
+"""nova.linear_ce: rows in chunks, each chunk's logits used up before the next one's are made.
 
     %loss, %dx, %dw = "nova.linear_ce"(%x, %w, %target, %grad) {reduction = "mean", needs = [true, true, false], ...}
 
-becomes, for every chunk of rows,
+becomes a check of all targets and then, for every chunk of rows,
 
     %x0 = "nova.slice"(%x) {starts = [0, 0], sizes = [512, 64], ...}
     %t0 = "nova.slice"(%target) {starts = [0], sizes = [512], ...}
     %l0 = "nova.linear"(%x0, %w)
-    %loss0, %lse0 = "nova.cross_entropy"(%l0, %t0) {reduction = "none", ...}
+    %loss0, %lse0 = "nova.cross_entropy"(%l0, %t0) {reduction = "none", nova.checked, ...}
     %g0 = "nova.cross_entropy_backward"(%scale0, %l0, %t0, %lse0) {reduction = "none", ...}
     %dx0, %dw0 = "nova.linear_backward"(%g0, %x0, %w)
 
@@ -21,28 +21,27 @@ Chunk size: `chunk_rows`.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 from mlir import ir
 
 from ...tensor.aval import Aval
+from ...tensor.ops.composite.cross_entropy import compose_check
 from ...tensor.primitive import TABLE
+from ..capabilities import Capabilities, capabilities
 from ..dialect.graph import Graph, attributes
+from .decompose_composites import CHECKED, splice
+from .template import template_of
 
 NAME = "decompose_linear_ce"
 
-# Fewer rows would read and pack the whole weight matrix too often for the arithmetic done on it; with 512 rows a
-# weight of 4 bytes is read three times for 3 * 1024 operations. More than CHUNK_BYTES of logits would leave the cache
-# on the way from product to softmax and back.
-MIN_ROWS = 512
-CHUNK_BYTES = 64 << 20
 
-
-def chunk_rows(num_rows: int, num_classes: int, itemsize: int) -> int:
-    """Rows per chunk: CHUNK_BYTES of logits, at least MIN_ROWS; equal chunks where a divisor of `num_rows` is near
-    (equal kernels).
+def chunk_rows(num_rows: int, num_classes: int, itemsize: int, target: Capabilities) -> int:
+    """Rows per chunk: `logits_bytes` of logits, at least `min_chunk_rows`; equal chunks where a divisor of `num_rows`
+    is near (equal kernels).
     """
-    wanted = max(MIN_ROWS, CHUNK_BYTES // (num_classes * itemsize))
+    wanted = max(target.min_chunk_rows, target.logits_bytes // (num_classes * itemsize))
     if num_rows <= wanted:
         return num_rows
     for rows in range(wanted, wanted // 2, -1):
@@ -57,15 +56,23 @@ def run(module: ir.Module, facts) -> None:
     for op in graph.operations():
         if op.name == "nova.linear_ce":
             with ir.InsertionPoint(op), op.location:
-                graph.replace(op, _Expansion(graph, op).results())
+                graph.replace(op, _Expansion(graph, op, capabilities(facts)).results())
     graph.sweep()
+
+
+def _compose_check(target, *, num_classes: int, ignore_index: int):
+    compose_check(target, num_classes, ignore_index)
+    return target
+
+
+_CHECK = dataclasses.replace(TABLE["cross_entropy"], compose=_compose_check)
 
 
 class _Expansion:
     """One linear_ce: its operands, and the operations created for it at the current insertion point."""
 
-    def __init__(self, graph: Graph, op: ir.Operation):
-        self.graph = graph
+    def __init__(self, graph: Graph, op: ir.Operation, capabilities: Capabilities):
+        self.graph, self.capabilities = graph, capabilities
         self.attrs = attributes(op)
         operands = list(op.operands)
         self.x, self.w = operands[:2]
@@ -78,8 +85,9 @@ class _Expansion:
 
     def results(self) -> list[ir.Value]:
         """The values that replace the results. Sums are added up chunk by chunk: none outlives its chunk."""
+        self._check()
         scale = self._scale()
-        size = chunk_rows(self.rows, self.weight.shape[0], self.dtype.itemsize)
+        size = chunk_rows(self.rows, self.weight.shape[0], self.dtype.itemsize, self.capabilities)
         parts: list[list[ir.Value]] = []
         for start in range(0, self.rows, size):
             new = self._chunk(start, min(size, self.rows - start), scale)
@@ -115,11 +123,16 @@ class _Expansion:
         target = self._slice(self.target, start, count)
         logits = self._make("linear", [x, self.w, *self.bias])
         losses, lse = self._make("cross_entropy", [logits, target], self.loss_attrs)
+        losses.owner.attributes[CHECKED] = ir.UnitAttr.get()
         if scale is None:
             return [losses]
         rows = self._slice(scale, start, count) if self.attrs["reduction"] == "none" else self._expand(scale, count)
         g = self._make("cross_entropy_backward", [rows, logits, target, lse], self.loss_attrs)
         return [losses, *self._make("linear_backward", [g, x, self.w], {"needs": self.attrs["needs"]})]
+
+    def _check(self) -> None:
+        attrs = {"num_classes": self.weight.shape[0], "ignore_index": self.attrs["ignore_index"]}
+        splice(self.graph, template_of(_CHECK, (self.graph.aval(self.target),), attrs), [self.target])
 
     def _scale(self) -> ir.Value | None:
         """The gradient of each row's loss; None where no gradient is asked for."""

@@ -93,9 +93,7 @@ def reduce_losses(xp, losses, kept, reduction: str):
 def _compose(logits, target, *, ignore_index, label_smoothing, reduction):
     num_classes = logits.shape[1]
     wide, target = upcast(logits), _wide_target(target, ignore_index)
-    kept = ne(target, ignore_index)
-    bad = logical_and(kept, logical_or(lt(target, 0), ge(target, num_classes)))
-    check_none(bad, target, out_of_range_message(num_classes, ignore_index))
+    kept = compose_check(target, num_classes, ignore_index)
     largest = wide.amax(1, keepdim=True).detach()
     lse = (wide - largest).exp().sum(1).log() + largest.reshape(target.numel())
     losses = lse - (1 - label_smoothing) * where(_one_hot(target, logits), wide, 0).sum(1)
@@ -108,6 +106,15 @@ def _compose(logits, target, *, ignore_index, label_smoothing, reduction):
     if reduction == "mean":
         total = total / kept.sum().to(total.dtype)
     return total.to(logits.dtype), lse
+
+
+def compose_check(target, num_classes: int, ignore_index: int):
+    """The rows kept, as bool. A check reports a target out of range."""
+    target = _wide_target(target, ignore_index)
+    kept = ne(target, ignore_index)
+    bad = logical_and(kept, logical_or(lt(target, 0), ge(target, num_classes)))
+    check_none(bad, target, out_of_range_message(num_classes, ignore_index))
+    return kept
 
 
 def _wide_target(target, ignore_index: int):
