@@ -5,6 +5,7 @@ While it runs, the recorder's slot of dispatch is ours: nothing is computed, and
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -46,9 +47,10 @@ def template_of(prim: Primitive, avals: tuple[Aval, ...], attrs: dict[str, Any])
 @lru_cache(maxsize=1024)
 def _template_of(prim: Primitive, avals: tuple[Aval, ...], attrs: tuple) -> Template:
     assert prim.compose is not None, prim.name
-    recorder = _ComposeRecorder()
+    previous = dispatch.recorder
+    recorder = _ComposeRecorder(previous)
     tensors = [recorder.new(aval) for aval in avals]
-    previous, dispatch.recorder = dispatch.recorder, recorder
+    dispatch.recorder = recorder
     try:
         results = prim.compose(*tensors, **dict(attrs))
     finally:
@@ -60,14 +62,22 @@ def _template_of(prim: Primitive, avals: tuple[Aval, ...], attrs: tuple) -> Temp
 class _ComposeRecorder:
     """Stands in dispatch.recorder: every primitive becomes a step, composites their own meaning. A tensor's handle is
     its value number.
+
+    Only in the thread that compiles; operations of others go to the recorder that was there before.
     """
 
-    recording = True
-
-    def __init__(self):
+    def __init__(self, previous: Any = None):
+        self.previous, self.thread = previous, threading.get_ident()
         self.steps: list[Step] = []
         self.num_values = 0
         self.known: dict[tuple, Any] = {}
+
+    @property
+    def recording(self) -> bool:
+        return threading.get_ident() == self.thread or (self.previous is not None and self.previous.recording)
+
+    def __getattr__(self, name: str):
+        return getattr(self.previous, name)
 
     def new(self, aval: Aval) -> Tensor:
         tensor = Tensor._make_pending(aval, cpu, self.num_values)
@@ -75,6 +85,8 @@ class _ComposeRecorder:
         return tensor
 
     def primitive(self, prim: Primitive, operands, attrs):
+        if threading.get_ident() != self.thread:
+            return self.previous.primitive(prim, operands, attrs)
         if prim.compose is not None:
             return prim.compose(*operands, **attrs)
         attrs = {k: str(v) if isinstance(v, Device) else v for k, v in attrs.items()}
@@ -97,6 +109,8 @@ class _ComposeRecorder:
         return tensors[0] if prim.num_results == 1 else tensors
 
     def materialize(self, tensor: Tensor):
+        if threading.get_ident() != self.thread:
+            return self.previous.materialize(tensor)
         raise TypeError("compose reads the value of a tensor; it may only use shapes and dtypes")
 
 
