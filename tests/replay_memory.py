@@ -54,7 +54,7 @@ class ViewWritten(Net):
         return F.cross_entropy(self.head(hidden), y)
 
 
-@scenario("view_write", cls=ViewWritten)
+@scenario("shared_write", cls=ViewWritten)
 def view_written_in_forward(run):
     for x, y in run.batches():
         run.step(run.model(x, y))
@@ -177,7 +177,7 @@ class WritesSharedArgument(Net):
         return F.cross_entropy(self.head(F.gelu(self.fc(x + part))), y)
 
 
-@scenario("view_write", cls=WritesSharedArgument)
+@scenario("shared_write", cls=WritesSharedArgument)
 def argument_written_that_another_is_a_view_of(run):
     for x, y in run.batches():
         run.step(run.model(x, x[:1], y))

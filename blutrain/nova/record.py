@@ -196,7 +196,7 @@ class Recorder(GradientEvents):
         except NeedsValue:
             if log.current.key[0] == "op":
                 raise
-            self.refuse("data_dependent", detail=prim.name)
+            self.refuse("value_read", detail=f"the shape of {prim.name}'s result depends on it")
             return dispatch.apply(prim, *operands, **attrs)
 
     def _record_assign(self, log: Log, target: Tensor, value: Tensor, location: Location):
@@ -204,7 +204,7 @@ class Recorder(GradientEvents):
         prim.infer(target._aval, value._aval)
         # (a view shows what an optimizer's step writes: the flush comes next and makes views again from the memory)
         if log.current.key[0] != "step" and log.is_shared(target, value):
-            self.refuse("view_write")
+            self.refuse("shared_write")
             return dispatch.apply(prim, target, value)
         log.assign(target, value, location)
         target._bump_version()
@@ -391,6 +391,7 @@ class _Body:
 
     def __enter__(self) -> None:
         self.recorder._in_body.value = True
+        self.recorder.location = None  # a backward sets it, an eager one too
 
     def __exit__(self, *exc) -> None:
         self.recorder._in_body.value = self.before

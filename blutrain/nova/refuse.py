@@ -1,7 +1,7 @@
 """What cannot be replayed: one path for all of it.
 
-A refused step runs by the eager rules, with one warning that names the line; under `compile(strict=True)` it raises. Each reason here
-has a test in tests/test_refusals.py that a later change can lift.
+A refused step runs by the eager rules, with one warning that names the line; under `compile(strict=True)` it raises.
+Each reason here has a test in tests/test_refusals.py that a later change can lift.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ REASONS = {
     "escapes": "a tensor made in forward outlives the call without being returned or set as a module attribute",
     "python_random": "forward moves Python's or NumPy's random state",
     "hooks": "a module or tensor in the call has hooks",
-    "data_dependent": "the shape of a result depends on data",
-    "view_write": "a view of a pending tensor is changed in place",
-    "alias": "an argument shares memory with state that the step updates",
+    "shared_write": "forward changes a tensor in place that another one shares memory with",
     "unstable": "forward records something different each time it is called, so its body runs at every step",
     "programs": "more kinds of steps than max_programs",
     "unsupported": "nova cannot compile an operation of the step",
