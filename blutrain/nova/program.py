@@ -164,17 +164,20 @@ class Program:
     def _in_place(self, tensor: Tensor) -> Any:
         """The array of a state tensor; where its memory is not row-major or aligned, it gets other memory, once."""
         array = array_of(tensor)
-        if not array.flags.c_contiguous or self._aligned(array) is not array:
+        if not array.flags.c_contiguous or not self._is_aligned(array):
             tensor.data = tensor._wrap(array.copy(order="C"), tensor.device, tensor._aval)
             array = tensor._array
         return array
 
     def _aligned(self, array: Any) -> Any:
         """An array as aligned as the program needs it: itself, or a copy, which lives until the next."""
-        if self.executable.address(array) % self.executable.alignment == 0:
+        if self._is_aligned(array):
             return array
         self._copied = copy = array.copy()
         return copy
+
+    def _is_aligned(self, array: Any) -> bool:
+        return self.executable.address(array) % self.executable.alignment == 0
 
     def profile(self, rounds: int = 3) -> list[float]:
         """Microseconds of each launch (the least of `rounds`), on what is bound; state is saved and put back."""
