@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import gpu as gpu_there
 import numpy as np
-from cpu_kernels import Body, parsed, poisoned
+from cpu_kernels import NUMPY, Body, parsed, poisoned
 from gpu_emulator import Emulated
 
 from blutrain.nova.gpu import generate as gpu
+from blutrain.nova.gpu import lower
 from blutrain.nova.gpu.kernel import GpuKernel
 from blutrain.nova.target_gpu import gpu_facts
 
@@ -32,41 +34,80 @@ def supports(body: Body, facts=SMALL_GPU) -> str | None:
 
 
 def run(body: Body, *arrays: np.ndarray, facts=SMALL_GPU, **config) -> list[np.ndarray]:
-    """Compile and run twice on copies of aliased operands, from a poisoned workspace; both runs agree bit for bit."""
+    """Compile and run twice on copies of aliased operands, from a poisoned workspace; both runs agree bit for bit.
+
+    On the GPU where there is one, else in the emulator.
+    """
     generated = generate(body, facts, **config)
-    emulated = Emulated(generated)
+    launch = _on_device(generated) if gpu_there.is_there() else _on_cpu(generated)
     runs = []
     for _ in range(2):
         copies = [_aligned_copy(a) for a in arrays]
-        outputs = [
-            copies[alias] if alias >= 0 else poisoned(value.shape, value.dtype)
-            for value, alias in zip(body.results, body.aliases, strict=True)
-        ]
-        workspace = poisoned((generated.workspace_bytes + 256,), "i8")
-        emulated.run([a.ctypes.data for a in (*copies, *outputs)], workspace.ctypes.data)
-        assert (workspace.view(np.uint8)[generated.workspace_bytes :] == 0x5B).all(), "wrote past the workspace"
+        outputs = [poisoned(v.shape, v.dtype) for v in body.results]
+        workspace = poisoned((generated.workspace_bytes + 256,), "i8").view(np.uint8)
+        launch(copies, outputs, body.aliases, workspace)
+        assert (workspace[generated.workspace_bytes :] == 0x5B).all(), "wrote past the workspace"
         for i, (copy, array) in enumerate(zip(copies, arrays, strict=True)):
             assert i in body.aliases or copy.tobytes() == array.tobytes(), f"operand {i} was written"
-        runs.append([r.copy() for r in outputs])
+        runs.append([copies[a] if a >= 0 else o for o, a in zip(outputs, body.aliases, strict=True)])
     assert [a.tobytes() for a in runs[0]] == [a.tobytes() for a in runs[1]], "two runs differ"
     return runs[0]
 
 
+def _on_cpu(generated: GpuKernel):
+    emulated = Emulated(generated)
+
+    def launch(operands, results, aliases, workspace) -> None:
+        places = [operands[a] if a >= 0 else r for r, a in zip(results, aliases, strict=True)]
+        emulated.run([a.ctypes.data for a in (*operands, *places)], workspace.ctypes.data)
+
+    return launch
+
+
+def _on_device(generated: GpuKernel):
+    device = OnDevice(generated)
+
+    def launch(operands, results, aliases, workspace) -> None:
+        import cupy
+
+        hosts = [*operands, *results, workspace]
+        buffers = [cupy.asarray(np.concatenate([bytes_of(a), np.full(256, 0x5B, np.uint8)])) for a in hosts]
+        count = len(operands)
+        places = [buffers[a] if a >= 0 else buffers[count + i] for i, a in enumerate(aliases)]
+        device.launch([b.data.ptr for b in (*buffers[:count], *places)], buffers[-1].data.ptr)
+        for host, buffer in zip(hosts, buffers, strict=True):
+            back = cupy.asnumpy(buffer)
+            assert (back[-256:] == 0x5B).all(), "wrote past the end of an operand or result"
+            bytes_of(host)[:] = back[:-256]
+
+    return launch
+
+
+class OnDevice:
+    """A kernel's phases, loaded; `launch` takes addresses."""
+
+    def __init__(self, generated: GpuKernel):
+        import cupy
+
+        self.generated = generated
+        self.module = cupy.cuda.function.Module()
+        self.module.load(lower.to_ptx(generated.text, generated.target).encode())
+        self.functions = [self.module.get_function(p.symbol) for p in generated.phases]
+
+    def launch(self, pointers: Sequence[int], workspace: int) -> None:
+        arguments = tuple(np.uint64(p) for p in (*pointers, workspace, 0))
+        for phase, function in zip(self.generated.phases, self.functions, strict=True):
+            if 0 not in phase.grid:
+                function(phase.grid, (phase.block, 1, 1), arguments, shared_mem=phase.shared_bytes)
+
+
+def bytes_of(array: np.ndarray) -> np.ndarray:
+    """The array's memory."""
+    return array.reshape(-1).view(np.uint8)
+
+
 def _aligned_copy(array: np.ndarray) -> np.ndarray:
-    names = {v: k for k, v in _names().items()}
+    names = {np.dtype(type_).type: name for name, type_ in NUMPY.items()}
     copy = poisoned(array.shape, names[array.dtype.type])
     copy[...] = array
     return copy
-
-
-def _names() -> dict[str, type]:
-    from cpu_kernels import NUMPY
-
-    return {name: np.dtype(type_).type for name, type_ in NUMPY.items()}
-
-
-def arrays_of(body: Body, seed: int = 0) -> Sequence[np.ndarray]:
-    from cpu_kernels import random
-
-    rng = np.random.default_rng(seed)
-    return [random(rng, v.shape, v.dtype) for v in body.operands]

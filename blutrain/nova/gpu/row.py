@@ -32,7 +32,7 @@ from blutrain.nova.gpu.emit_block import WARP, BlockReducer, Fold
 from blutrain.nova.gpu.emit_region import check_region
 from blutrain.nova.gpu.emit_strip import Strip
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
-from blutrain.nova.gpu.row_combine import COMBINE_THREADS, Partials, emit_combine
+from blutrain.nova.gpu.row_combine import COMBINE_THREADS, Partials, check_combined, emit_combine
 from blutrain.nova.kernel import ITEM_BYTES, Gather, Generic, Kernel, Produced, Unsupported
 from blutrain.nova.target_gpu import GpuFacts
 
@@ -58,9 +58,9 @@ def _plan(kernel: Kernel) -> RowPlan:
     for placed in plan.domain.ops:
         if isinstance(placed.op, Generic):
             check_region(placed.op.block)
-    for pass_ in plan.passes:
-        for reduction in (*pass_.reductions, *pass_.sums):
-            Fold(reduction)
+    for reduction in (r for pass_ in plan.passes for r in pass_.reductions):
+        Fold(reduction)
+    check_combined([Fold(r) for r in plan.sums])
     return plan
 
 

@@ -13,13 +13,29 @@ from blutrain.nova.cpu.emit_domain import Domain, Store
 from blutrain.nova.cpu.emit_loops import unflatten
 from blutrain.nova.cpu.emit_nest import Point
 from blutrain.nova.emitter import Emitter
-from blutrain.nova.gpu.emit import BLOCK, THREAD, WORKSPACE, Shared, SimtEvaluator, SimtIntegers, barrier
+from blutrain.nova.gpu.emit import (
+    BLOCK,
+    MAX_STATIC_SHARED,
+    THREAD,
+    WORKSPACE,
+    Shared,
+    SimtEvaluator,
+    SimtIntegers,
+    barrier,
+)
 from blutrain.nova.gpu.emit_block import WARP, BlockReducer, Fold
-from blutrain.nova.kernel import ITEM_BYTES, Kernel, Produced
+from blutrain.nova.kernel import ITEM_BYTES, Kernel, Produced, Unsupported
 
 COMBINE_THREADS = 1024  # 32 columns times 32 shares of the blocks
 UNROLL = 4  # partial results that a thread loads at once
 ALIGNMENT = 256
+
+
+def check_combined(folds: Sequence[Fold]) -> None:
+    """Raise `Unsupported` for more results than a block of the combining phase has shared memory for."""
+    item = sum(ITEM_BYTES[d] for fold in folds for d in fold.dtypes if fold.reduction.placed.result_dims)
+    if item * COMBINE_THREADS > MAX_STATIC_SHARED:
+        raise Unsupported(f"column sums of {item} bytes an element in one kernel")
 
 
 class Partials:
