@@ -48,6 +48,9 @@ class _Shapes:
     def draw(self, generator) -> tuple[int, int, int]:
         return generator.seed, generator.draw(), 0
 
+    def settle(self) -> None:
+        pass
+
     def host_data(self, what: str) -> None:
         raise TypeError(f"shapes_only: {what} takes values from the host, and here are none")
 

@@ -25,6 +25,7 @@ from .escapes import find_escape
 from .execute import flush_log
 from .keys import operand_key
 from .log import Log
+from .program import settle
 from .record_gradients import GradientEvents
 from .refuse import refuse
 from .slots import GradSlots
@@ -62,7 +63,7 @@ class Recorder(GradientEvents):
     def module_call(self, module, args: tuple, kwargs: dict):
         """A call of a module: NotImplemented where it is not compiled (or cannot be replayed), else its result."""
         compiled: CompiledModule | None = module._compiled
-        if compiled is None or self.recording or config.get("NOVA_DISABLE") or dispatch.tape.packs():
+        if compiled is None or self.recording or _wants_eager():
             return NotImplemented
         self._check_thread()
         if self.log is not None and (self.log.has_backward or self.log.calls >= MAX_CALLS):
@@ -283,6 +284,10 @@ class Recorder(GradientEvents):
         if self.log is not None and not self.recording and self.log.reads(tensor):
             self.flush()
 
+    def settle(self) -> None:
+        """The host is about to read values of a GPU: hear first of the value checks of all steps that ran there."""
+        settle()
+
     def host_data(self, what: str) -> None:
         """A tensor is made from host data: inside a recorded body that cannot be replayed."""
         if self.recording and self.log is not None and self.log.current is not None:
@@ -396,6 +401,11 @@ class _Body:
     def __exit__(self, *exc) -> None:
         self.recorder._in_body.value = self.before
         self.recorder.location = None
+
+
+def _wants_eager() -> bool:
+    """Whether the user watches what happens: nova is switched off, NaNs are searched, saved tensors are packed."""
+    return config.get("NOVA_DISABLE") or config.get("detect_anomaly") or dispatch.tape.packs()
 
 
 def _is_runtime_scalar(x: Any, prim: Primitive) -> bool:

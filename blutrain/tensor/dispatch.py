@@ -27,6 +27,7 @@ from .tensor import Tensor, aval_of
 #   optimizer_step(optimizer) -> bool, zero_grad(parameters, set_to_none) -> bool
 #   get_grad(parameter) -> Tensor | None, set_grad(parameter, value)
 #   materialize(tensor)                             a pending tensor's value is wanted: set `_array`, clear `_pending`
+#   settle()                                        the host reads values of a GPU: raise what checks there found
 #   write(tensor)                                   a real tensor is about to be written in place: flush on conflict
 recorder: Any = None
 _PLAIN = frozenset((bool, int, float))
@@ -35,6 +36,10 @@ _PLAIN = frozenset((bool, int, float))
 # results to operands for backward (it checks grad mode and requires_grad itself; works on pending tensors as on real
 # ones).
 tape: Any = None
+
+# What keeps this process from reaching its next collective though it is well ("compiling"; nova sets it): the watchdog
+# of distributed tells the other ranks.
+busy: str = ""
 
 
 def apply(prim: Primitive, *operands, **attrs) -> Any:

@@ -28,7 +28,7 @@ def to_numpy(x: Tensor, *, force: bool = False) -> Any:
     if not x.device.is_cpu:
         if not force:
             raise TypeError(message("numpy", f"the tensor is on {x.device}", help="use .cpu().numpy()"))
-        return x._buffer().get()
+        return x._host_array()
     return x._buffer()
 
 

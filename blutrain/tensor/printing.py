@@ -13,9 +13,7 @@ def format_tensor(x) -> str:
     """tensor([1., 2.], dtype=..., device=..., grad_fn=<mul>) with what is not the default; a pending tensor is computed
     first.
     """
-    array = x._buffer()
-    if not x.device.is_cpu:
-        array = array.get()
+    array = x._host_array()
     if x.dtype.is_narrow:
         array = array.astype(numpy.float32)
     body = numpy.array2string(array, precision=4, separator=", ", prefix="tensor(", threshold=1000, edgeitems=3)

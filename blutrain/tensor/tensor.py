@@ -124,6 +124,18 @@ class Tensor(_Methods):
             dispatch.recorder.materialize(self)
         return self._array
 
+    def _host_array(self):
+        """The values as a NumPy array: a copy, where the tensor is on a GPU.
+
+        Errors: what a value check of a compiled step says that ran there and has not been heard of.
+        """
+        array = self._buffer()
+        if self.device.is_cpu:
+            return array
+        if dispatch.recorder is not None:
+            dispatch.recorder.settle()
+        return array.get()
+
     def _versions(self) -> Version:
         if self._version is None:
             self._version = Version()
@@ -254,13 +266,12 @@ class Tensor(_Methods):
             raise ValueError(
                 message("item", "the tensor has not exactly one element", got=str(self._aval), help="use .tolist()")
             )
-        value = self._buffer().item()
+        value = self._host_array().item()
         return value if isinstance(value, bool | int | float) else float(value)  # bfloat16 gives an ml_dtypes scalar
 
     def tolist(self):
         """Nested lists of Python numbers; a number of a 0-d tensor."""
-        array = self._buffer()
-        array = array if self.device.is_cpu else array.get()
+        array = self._host_array()
         return (array.astype(numpy.float32) if self._aval.dtype.name == "bfloat16" else array).tolist()
 
     def __bool__(self) -> bool:

@@ -30,7 +30,11 @@ TRANSFER = define(
 def transfer(x, device: Device):
     """x on another device, differentiable; reads a pending tensor."""
     attrs = {"device": device, "source": x.device}
-    made = Tensor._wrap(dispatch.execute(TRANSFER, x.device, (x._buffer(),), attrs), device, x._aval)
+    if device.is_cpu and not x.device.is_cpu:
+        array = x._host_array()
+    else:
+        array = dispatch.execute(TRANSFER, x.device, (x._buffer(),), attrs)
+    made = Tensor._wrap(array, device, x._aval)
     if x.requires_grad:
         dispatch.tape.record(TRANSFER, (x,), (made,), attrs)
     return made
