@@ -12,6 +12,7 @@ from gpu_fake import Arguments, FakeDriver, FakeKernel, FakeMemory, Stream, arra
 
 from blutrain import config
 from blutrain.errors import NovaError
+from blutrain.nova.gpu import launch_fault
 from blutrain.nova.gpu.kernel import WORKSPACE, TensorMap
 from blutrain.nova.gpu.launch_ring import SLOTS
 from blutrain.nova.plan import BufferRef, Callback, Check, InputSpec, Launch, OutputSpec, ProgramPlan
@@ -237,7 +238,7 @@ def test_a_failed_check_is_told_of_when_its_step_is_done_and_once():
     executable.bind(0, address(bad))
     executable.launch("last")
     assert np.array_equal(y, 2 * good)  # neither failed step updated it
-    failure = executable.wait_for_checks()
+    failure = executable.wait()
     assert failure is not None and failure.context == "last"
 
 
@@ -252,7 +253,7 @@ def test_checks_survive_the_ring_coming_round():
             failures.append(failure.context)
         executable.bind(0, address(bad if step == SLOTS + 3 else good))
         executable.launch(step)
-    while failure := executable.wait_for_checks():
+    while failure := executable.wait():
         failures.append(failure.context)
     assert failures == [SLOTS + 3]
 
@@ -381,21 +382,45 @@ def test_a_launch_that_is_refused_names_the_kernel_and_the_line():
     assert executable.bindings.captures == 1
 
 
-def test_a_fault_on_the_device_is_named_under_nova_check():
+def faulty_executable():
     plan = chain_plan(3)
     kernels = (*plan.kernels, gpu_kernel(phase("bad")))
     launches = (*plan.launches[:1], Launch(1, plan.launches[1].operands, None, ("train.py:9",), "row 1"))
-    plan = ProgramPlan(kernels, launches, plan.arena_bytes, plan.inputs, plan.outputs)
-    for checked in (False, True):
-        driver = fake(fault="bad")
-        driver.kernels["bad"] = KERNELS["double"]
-        executable = build(plan, driver)
-        executable.bind(0, address(ramp()))
-        with config.scope(NOVA_CHECK=checked), pytest.raises(NovaError, match="CUDA_ERROR_ILLEGAL") as caught:
-            executable.launch()
-        assert ("NOVA_CHECK=1" in str(caught.value)) == (not checked)
-        if checked:
-            assert (caught.value.op, caught.value.location) == ("row 1", "train.py:9")
+    driver = fake(fault="bad")
+    driver.kernels["bad"] = KERNELS["double"]
+    executable = build(ProgramPlan(kernels, launches, plan.arena_bytes, plan.inputs, plan.outputs), driver)
+    executable.bind(0, address(ramp()))
+    return executable
+
+
+def test_a_fault_on_the_device_is_searched_for_in_another_process(monkeypatch):
+    answers = [None, NovaError("bad failed", stage="launch", op="row 1", location="train.py:9")]
+    searched = []
+    monkeypatch.setattr(
+        "blutrain.nova.gpu.executable.find_fault", lambda plan, device: searched.append(plan) or answers.pop()
+    )
+    executable = faulty_executable()
+    with pytest.raises(NovaError, match="bad failed"):
+        executable.launch()
+    with pytest.raises(NovaError, match=r"CUDA_ERROR_ILLEGAL_ADDRESS.*\n.*NOVA_CHECK=1"):
+        executable.launch()
+    assert searched == [executable.plan] * 2
+
+
+def test_a_fault_on_the_device_is_named_under_nova_check():
+    executable = faulty_executable()
+    with config.scope(NOVA_CHECK=True), pytest.raises(NovaError, match=r"bad failed.*CUDA_ERROR_ILLEGAL") as caught:
+        executable.launch()
+    assert (caught.value.op, caught.value.location) == ("row 1", "train.py:9")
+    with pytest.raises(NovaError, match="bad failed"):
+        faulty_executable().launch_checked()
+
+
+def test_a_search_that_fails_finds_nothing(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert launch_fault.find_fault(chain_plan(2), FakeMemory().device) is None
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert launch_fault.find_fault(chain_plan(2), FakeMemory().device) is None
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def _phase_row(phase: Any, code: AssembledKernel) -> dict[str, Any]:
 def _as_text(report: dict[str, Any]) -> str:
     header = ("kernel", "x", "at", "schedule", "phase", "grid", "block", "regs", "spill", "smem", "MB", "GFLOP",
               "FLOP/B", "us", "of roof")  # fmt: skip
-    rows = [header]
+    rows: list[tuple[str, ...]] = [header]
     for kernel in report["kernels"]:
         for number, phase in enumerate(kernel["phases"]):
             rows.append(_text_row(kernel, phase, number == 0))

@@ -17,11 +17,12 @@ from .. import config
 from .cpu.objects import object_cache, toolchain
 from .plan import ProgramPlan
 from .target import CpuFacts
+from .target_gpu import GpuFacts
 from .trace import Trace, freeze
 
 
 def cached_plan(
-    trace: Trace, facts: CpuFacts, precision: str | None, memory_limit: int | None = None
+    trace: Trace, facts: CpuFacts | GpuFacts, precision: str | None, memory_limit: int | None = None
 ) -> tuple[ProgramPlan, dict[str, float]]:
     """The plan of `trace` and the seconds each stage took. NOVA_DUMP and NOVA_OVERRIDE always compile."""
     start = time.perf_counter()
@@ -38,7 +39,7 @@ def cached_plan(
     return plan, seconds
 
 
-def plan_key(trace: Trace, facts: CpuFacts, precision: str | None, memory_limit: int | None) -> str:
+def plan_key(trace: Trace, facts: CpuFacts | GpuFacts, precision: str | None, memory_limit: int | None) -> str:
     """SHA-256 in hex. Two traces with one key have one plan."""
     parts = [
         [(x.value, x.role, str(x.aval), x.aval.weak) for x in trace.inputs],

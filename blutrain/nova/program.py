@@ -123,7 +123,7 @@ class Program:
         executable.result_block(small)
         self._small = [trace.outputs[i] for i in small]
         self._large = [(v, i) for i, v in enumerate(trace.outputs) if sizes[i] > SMALL_BYTES]
-        if executable.is_asynchronous and executable.plan.checks:
+        if executable.is_asynchronous:
             _unsettled.add(self)
 
     def run(self, log: Log) -> dict[int, Any]:
@@ -214,6 +214,9 @@ _unsettled: weakref.WeakSet[Program] = weakref.WeakSet()
 
 
 def settle() -> None:
-    """Wait for all runs so far. Errors: ValueError for a value check that failed in one of them."""
+    """Wait for all runs so far.
+
+    Errors: ValueError for a value check that failed in one of them, NovaError for a fault of a device.
+    """
     for program in list(_unsettled):
-        program.raise_late(program.executable.wait_for_checks())
+        program.raise_late(program.executable.wait())

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..errors import NovaError
 
@@ -109,7 +110,8 @@ def device_facts(index: int = 0) -> GpuFacts:
 
     device = Device("cuda", index)
     with device.activate():
-        device.xp.cuda.runtime.free(0)  # makes the context
+        cupy: Any = device.xp
+        cupy.cuda.runtime.free(0)  # makes the context
         return facts_from(device_properties(index))
 
 

@@ -179,6 +179,10 @@ class Executable:
                 return CheckFailure(number, flag)
         return None
 
+    def wait(self) -> CheckFailure | None:
+        """As `failed_check`: launches are done when they return."""
+        return self.failed_check()
+
     def set_callback(self, symbol: str, function: Callable[[int], None] | int) -> None:
         """The function behind a `Callback`, called with its argument: a C function's address, or a Python function."""
         if symbol not in self._callback_symbols:

@@ -27,9 +27,10 @@ from ..kernel import ITEM_BYTES
 from ..plan import BufferRef, Callback, CheckFailure, Launch, ProgramPlan
 from .assemble import AssembledKernel, assemble, counts, plan_jobs
 from .driver import Driver, DriverError, driver
-from .executable_blocks import InputSlots, ResultBlock
+from .executable_blocks import ProgramMemory, ResultBlock
 from .launch import ArgumentTable, gpu_kernel
 from .launch_code import Launches, load_kernel
+from .launch_fault import find_fault
 from .launch_graph import GraphReplay, Replays
 from .launch_profile import profile
 from .launch_ring import StepRing
@@ -73,32 +74,16 @@ class Executable:
         ]
         self._launches = Launches(gpu, plan, self._table.phases, modules, memory.on_stream)
         self._graph = GraphReplay(gpu, self._launches)
-        self._allocate_memory()
+        self._owned = ProgramMemory(plan, memory, self._table)
+        self._slots = self._owned.slots
         self._ring: StepRing | None = None
         self._scalar_cells: tuple[Any, int] = (None, 0)
         self._results = ResultBlock((), memory)
         self._scratch: dict[int, Any] = {}
         self._free_outputs = set(range(len(plan.outputs)))
-        self._is_ready = False
+        self._is_ready = self._is_running = False
         self._stream: Any = None
         self._order_event = gpu.create_event()
-
-    def _allocate_memory(self) -> None:
-        plan, memory, table = self.plan, self.memory, self._table
-        workspace_bytes = max((kernel.workspace_bytes for kernel in plan.kernels), default=0)
-        try:
-            self._arena, arena = memory.allocate(plan.arena_bytes)
-            self._workspace, workspace = memory.allocate(workspace_bytes)
-            self._slots = InputSlots(plan, memory)
-        except MemoryError as fault:
-            raise NovaError(_out_of_memory(plan, workspace_bytes, fault), stage="memory") from fault
-        table.set_base("arena", 0, arena)
-        table.set_base("workspace", 0, workspace)
-        self._constants = [memory.upload(content) for content in plan.constants]
-        for index, (_, address) in enumerate(self._constants):
-            table.set_base("const", index, address)
-        for index, address in self._slots.addresses.items():
-            table.set_base("input", index, address)
 
     # -- arguments
 
@@ -178,13 +163,12 @@ class Executable:
 
     def _launch(self, context: Any) -> None:
         gpu, stream = self._driver, self._follow_stream()
+        self._is_running = True
         try:
             ring = self._bring_in(stream)
             ring.expect_flags(context)
             if config.get("NOVA_CHECK"):
-                self._table.take_changes()
-                self._graph.forget()
-                self._launches.emit_checked(stream)
+                self._emit_checked(stream)
             else:
                 self._graph.launch(self._table.take_changes(), stream)
             for number, check in enumerate(self.plan.checks):
@@ -192,6 +176,16 @@ class Executable:
             ring.end(stream)
         except DriverError as fault:
             raise self._device_fault(fault) from fault
+
+    def _emit_checked(self, stream: int) -> None:
+        self._table.take_changes()
+        self._graph.forget()
+        self._launches.emit_checked(stream)
+
+    def launch_checked(self) -> None:
+        """Runs the program launch by launch, waiting for each. Raises NovaError naming the one that fails."""
+        with self.memory.activate():
+            self._emit_checked(self._begin_alone())
 
     def _bring_in(self, stream: int) -> StepRing:
         """Copies of scalars and small inputs to their places; the ring, with a slot taken."""
@@ -207,24 +201,32 @@ class Executable:
     def _device_fault(self, fault: DriverError) -> NovaError:
         """A fault of the device: of this launch, or of an earlier one that shows now."""
         self._graph.forget()
+        found = find_fault(self.plan, self.memory.device)
+        if found is not None:
+            return found
         rule = f"the device failed: {fault}; kernels run asynchronously, so the launch that failed is not known"
-        return NovaError(
-            f"{rule}\n  help: NOVA_CHECK=1 waits for each kernel and names the one that fails", stage="launch"
-        )
+        help = "NOVA_CHECK=1 waits for each kernel and names the one that fails"
+        return NovaError(f"{rule}\n  help: {help}", stage="launch")
 
     def failed_check(self) -> CheckFailure | None:
         """The first value check that failed in a launch that is done, told once. Waits only if the ring is full."""
         if self._ring is None:
             return None
-        self._ring.make_room()
+        try:
+            self._ring.make_room()
+        except DriverError as fault:
+            raise self._device_fault(fault) from fault
         return self._ring.failed_check()
 
-    def wait_for_checks(self) -> CheckFailure | None:
-        """As `failed_check`, of all launches so far."""
-        if self._ring is None or not self._ring.is_open:
-            return None
-        self._driver.synchronize(self._stream.ptr)
-        return self._ring.failed_check()
+    def wait(self) -> CheckFailure | None:
+        """Waits for all launches so far; the first value check that failed. Raises NovaError for a device fault."""
+        if self._is_running:
+            try:
+                self._driver.synchronize(self._stream.ptr)
+            except DriverError as fault:
+                raise self._device_fault(fault) from fault
+            self._is_running = False
+        return None if self._ring is None else self._ring.failed_check()
 
     def _follow_stream(self) -> int:
         """CuPy's current stream; if it is another than before, it waits for what this program did on that one."""
@@ -302,12 +304,3 @@ class Executable:
         if address == ref.offset:
             raise NovaError(f"{ref} is not bound", stage="view")
         return self.memory.view(address, count, self, shape, dtype)
-
-
-def _out_of_memory(plan: ProgramPlan, workspace_bytes: int, fault: Exception) -> str:
-    """Nothing was launched, so parameters are as they were; the text says what the program wants memory for."""
-    sizes = {"arena": plan.arena_bytes, "workspace": workspace_bytes}
-    sizes.update({f"output {index}": size for index, size in enumerate(plan.sizes("output"))})
-    largest = sorted(((size, name) for name, size in sizes.items() if size), reverse=True)[:5]
-    listed = ", ".join(f"{name} {size / 2**20:.1f} MiB" for size, name in largest)
-    return f"out of device memory: {fault}\n  the program's largest buffers: {listed}"

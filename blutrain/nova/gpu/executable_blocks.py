@@ -1,4 +1,4 @@
-"""Places of fixed address for what is small: copies bring arguments in and take results out of them."""
+"""The memory of a program, and places of fixed address for what is small: copies bring it in and take it out."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ...errors import NovaError
 from ..kernel import ITEM_BYTES
 from ..plan import InputSpec, OutputSpec, ProgramPlan
 from .driver import Driver
+from .launch import ArgumentTable
 from .memory import DeviceMemory
 
 SLOT_BYTES = 1 << 20  # inputs up to this size are copied to a slot; larger ones are read where they are
@@ -85,3 +87,35 @@ class ResultBlock:
             driver.copy_on_device(memory.address(copied), self.addresses[0], self._bytes, stream)
         parts = zip(self._offsets, self._specs, strict=True)
         return [memory.part(copied, offset, spec.shape, spec.dtype) for offset, spec in parts]
+
+
+class ProgramMemory:
+    """The memory of a program: arena, workspace, constants, slots; their addresses go into its argument table.
+
+    Errors: NovaError with the largest buffers where the device has not enough memory.
+    """
+
+    def __init__(self, plan: ProgramPlan, memory: DeviceMemory, table: ArgumentTable):
+        workspace_bytes = max((kernel.workspace_bytes for kernel in plan.kernels), default=0)
+        try:
+            self._arena, arena = memory.allocate(plan.arena_bytes)
+            self._workspace, workspace = memory.allocate(workspace_bytes)
+            self.slots = InputSlots(plan, memory)
+        except MemoryError as fault:
+            raise NovaError(_out_of_memory(plan, workspace_bytes, fault), stage="memory") from fault
+        self._constants = [memory.upload(content) for content in plan.constants]
+        table.set_base("arena", 0, arena)
+        table.set_base("workspace", 0, workspace)
+        for index, (_, address) in enumerate(self._constants):
+            table.set_base("const", index, address)
+        for index, address in self.slots.addresses.items():
+            table.set_base("input", index, address)
+
+
+def _out_of_memory(plan: ProgramPlan, workspace_bytes: int, fault: Exception) -> str:
+    """Nothing was launched, so parameters are as they were; the text says what the program wants memory for."""
+    sizes = {"arena": plan.arena_bytes, "workspace": workspace_bytes}
+    sizes.update({f"output {index}": size for index, size in enumerate(plan.sizes("output"))})
+    largest = sorted(((size, name) for name, size in sizes.items() if size), reverse=True)[:5]
+    listed = ", ".join(f"{name} {size / 2**20:.1f} MiB" for size, name in largest)
+    return f"out of device memory: {fault}\n  the program's largest buffers: {listed}"

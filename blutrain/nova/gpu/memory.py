@@ -17,7 +17,7 @@ class DeviceMemory:
 
     def __init__(self, device: Device):
         self.device = device
-        self._cupy = device.xp
+        self._cupy: Any = device.xp
         self._cuda = self._cupy.cuda
         with device.activate():
             self._cuda.runtime.free(0)  # makes the context, which the driver's calls need
