@@ -39,8 +39,8 @@ PRECISIONS = (None, "fp32", "tf32", "bf16")
 
 
 def passes(target: str, *, precision: str | None = None) -> tuple[str, ...]:
-    """The passes of `target`; `precision="bf16"` adds mixed_precision behind the decomposition. Errors: ValueError for
-    unknown ones.
+    """The passes of `target`; `precision="bf16"` adds narrow_saved before the decomposition and mixed_precision behind
+    it. Errors: ValueError for unknown ones.
     """
     if target not in PIPELINES:
         raise ValueError(f"nova has no target {target!r}, only {', '.join(sorted(PIPELINES))}")
@@ -49,5 +49,5 @@ def passes(target: str, *, precision: str | None = None) -> tuple[str, ...]:
     names = PIPELINES[target]
     if precision != "bf16":
         return names
-    at = names.index("choose_saved")
-    return (*names[:at], "mixed_precision", *names[at:])
+    decompose, save = names.index("decompose_linear_ce"), names.index("choose_saved")
+    return (*names[:decompose], "narrow_saved", *names[decompose:save], "mixed_precision", *names[save:])

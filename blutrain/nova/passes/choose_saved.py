@@ -102,6 +102,10 @@ class _Lives:
                 best, where = total, i
         return where, best
 
+    def alive_at(self, peak: int) -> set[ir.Value]:
+        """Values read behind position `peak` and made before."""
+        return {v for v, touches in self.touches.items() if touches[0] <= peak < touches[-1]}
+
     def saved_across(self, peak: int) -> list[ir.Value]:
         """Values saved behind position `peak`, in the order they are made."""
         return [v for v in self.touches if any(start <= peak < stop for start, stop in self.gaps(v))]
@@ -111,15 +115,16 @@ def _recompute_across(lives: _Lives, peak: int, max_work: int) -> bool:
     """Recompute behind `peak` what is worth it of the values saved there. Returns whether anything was."""
     kept: set[ir.Value] = set()
     chains: dict[ir.Value, list[int]] = {}
-    for value in lives.saved_across(peak):
+    saved = lives.saved_across(peak)
+    kept.update(lives.alive_at(peak).difference(saved))
+    for value in saved:
         chain = _chain(lives, value, kept) if lives.bytes[value] >= MIN_BYTES else None
         if chain is None or sum(_work(lives.ops[i]) for i in chain) > max_work:
             kept.add(value)
         else:
             chains[value] = chain
-    for value, chain in chains.items():
-        _duplicate(lives, peak, value, chain)
-    return bool(chains)
+    made = [_duplicate(lives, peak, value, chain) for value, chain in chains.items()]
+    return any(made)
 
 
 def _chain(lives: _Lives, value: ir.Value, kept: set[ir.Value]) -> list[int] | None:
@@ -149,6 +154,9 @@ def _is_free(op: ir.Operation) -> bool:
 
 
 def _is_view(op: ir.Operation) -> bool:
+    """Whether `op` brings no tensor of its own: it moves elements, or widens narrow floats."""
+    if op.name == "nova.cast":
+        return str(op.operands[0].type.element_type) in ("bf16", "f16") and str(op.result.type.element_type) == "f32"
     prim = TABLE.get(op.name.removeprefix("nova."))
     return prim is not None and isinstance(prim.nova, Indexing) and prim.nova.rule in _VIEWS
 
@@ -174,10 +182,14 @@ def _work(op: ir.Operation) -> int:
     return 1 + 15 * text.count("math.") + 4 * text.count("div")
 
 
-def _duplicate(lives: _Lives, peak: int, value: ir.Value, chain: list[int]) -> None:
-    """Make `value` again in front of its first reader behind `peak`; all readers there take the copy."""
+def _duplicate(lives: _Lives, peak: int, value: ir.Value, chain: list[int]) -> bool:
+    """Make `value` again in front of its first reader behind `peak`; all readers there take the copy. False where only
+    views made before are read there: each is made again on its own.
+    """
     uses = [(lives.position[use.owner.operation], use) for use in value.uses]
     uses = [(position, use) for position, use in uses if position > peak]
+    if not uses:
+        return False
     copies: dict[ir.Value, ir.Value] = {}
     with ir.InsertionPoint(lives.ops[min(position for position, _ in uses)]):
         for i in chain:
@@ -189,3 +201,4 @@ def _duplicate(lives: _Lives, peak: int, value: ir.Value, chain: list[int]) -> N
             copies.update(zip(lives.ops[i].results, copy.results, strict=True))
     for position, use in uses:
         lives.ops[position].operands[use.operand_number] = copies[value]
+    return True

@@ -101,7 +101,7 @@ class StepWriter:
     # --- kernels
 
     def _in_order(self) -> list[Group]:
-        """Groups after those they depend on; of the ready ones that whose last root comes first in the program."""
+        """Groups after those they depend on; of the ready ones that whose first root comes first in the program."""
         alive = {group.number: group for group in self.groups.groups if group.roots}
         users: dict[int, list[int]] = {}
         waiting: dict[int, int] = {}
@@ -116,7 +116,7 @@ class StepWriter:
             waiting[group.number] = len(sources)
             for source in sources:
                 users.setdefault(source, []).append(group.number)
-        ready = [(g.roots[-1].node.number, g.number) for g in alive.values() if not waiting[g.number]]
+        ready = [(g.roots[0].node.number, g.number) for g in alive.values() if not waiting[g.number]]
         heapq.heapify(ready)
         ordered = []
         while ready:
@@ -125,7 +125,7 @@ class StepWriter:
             for user in users.get(group.number, ()):
                 waiting[user] -= 1
                 if not waiting[user]:
-                    heapq.heappush(ready, (alive[user].roots[-1].node.number, user))
+                    heapq.heappush(ready, (alive[user].roots[0].node.number, user))
         if len(ordered) != len(alive):
             raise RuntimeError("form_kernels: the groups depend on each other in a circle")
         return ordered

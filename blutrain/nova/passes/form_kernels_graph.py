@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mlir import ir
 
-from ...tensor.dtype import int64
+from ...tensor.dtype import compute_dtype, int64
 from ...tensor.primitive import TABLE, Indexing, Primitive, Reduction, Scalar, Special, Unsupported
 from ..dialect.convert import dtype_of, python_of
 from ..dialect.definition import TERMINATOR
@@ -154,6 +154,18 @@ class StepGraph:
         self.values.append(made)
         self._known[value] = made
         return made
+
+
+def widened_factors(node: Node) -> tuple[Value, ...] | None:
+    """The narrow floats that the factors of a product are widened from, all of one type: a product of those, computed
+    wide. None where they are not such.
+    """
+    made = [value.node for value in node.operands]
+    if not all(m is not None and m.name == "cast" for m in made):
+        return None
+    behind = tuple(m.operands[0] for m in made)
+    is_narrow = behind[0].dtype.is_narrow and compute_dtype(behind[0].dtype) is node.result.dtype
+    return behind if is_narrow and len({value.dtype for value in behind}) == 1 else None
 
 
 def tensor_text(shape, dtype) -> str:

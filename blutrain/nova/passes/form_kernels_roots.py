@@ -10,6 +10,8 @@ value are made roots:
   read elsewhere, that is z: one store, and both are recomputed where they are read;
 - what a product reads, if it costs more to compute again than to store and load (`PROLOGUE_FLOPS`), or if the target's
   products read memory only (`Capabilities.prologues`);
+- a value that several read and that takes more bytes to compute again for each than to store and load (a residual sum:
+  without this each layer would read what all layers before it added);
 - a small value that a larger nest reads broadcast (1 / sqrt(variance) of a row): computed once, not once per element.
 
 Some need no kernel: see form_kernels_memory.
@@ -33,6 +35,7 @@ from .form_kernels_graph import (
     Node,
     StepGraph,
     Value,
+    widened_factors,
 )
 from .form_kernels_groups import Root
 from .form_kernels_memory import mark_memory, memory_of
@@ -61,6 +64,7 @@ class Roots:
         self._anchors_and_sinks()
         self._waists()
         self._small_values()
+        self._shared_values()
         self._products_operands()
         mark_memory(self.graph, self.numbers)
         self.roots = self._collect()
@@ -162,11 +166,31 @@ class Roots:
                 return True
         return False
 
+    def _shared_values(self) -> None:
+        for node in self.graph.nodes:
+            if (
+                node.kind == MAP
+                and node.result.size > 1
+                and node.number not in self.numbers
+                and len(node.result.users) > 1
+            ):
+                readers = self._num_readers(node)
+                if readers > 1 and self._is_dearer_again(node, readers):
+                    self.numbers.add(node.number)
+
+    def _is_dearer_again(self, node: Node, readers: int) -> bool:
+        """Whether `readers` take more bytes to compute `node` from what is stored than to store and load it."""
+        leaves, _ = self.leaves(node)
+        values = {read.value.number: read.value for read in leaves}.values()
+        size = node.result.size
+        again = sum(min(v.size, size) * v.dtype.itemsize for v in values if v.size * 2 > size)
+        return readers * again > (1 + readers) * node.result.bytes
+
     def _products_operands(self) -> None:
         for node in self.graph.nodes:
             if node.kind != CONTRACT or node.number not in self.numbers:
                 continue
-            for operand in node.operands:
+            for operand in widened_factors(node) or node.operands:
                 source = operand
                 while (
                     source.node is not None
@@ -189,12 +213,9 @@ class Roots:
         """
         leaves, _ = self.leaves(node)
         values = {read.value.number: read.value for read in leaves}.values()
-        heavy = [v for v in values if v.size * 2 > node.result.size]
-        readers, bytes_ = self._num_readers(node), node.result.bytes
-        recomputed = readers * sum(v.bytes for v in heavy)
-        return (
-            self.cost(node) <= PROLOGUE_FLOPS and len(heavy) <= PROLOGUE_LEAVES and recomputed <= (1 + readers) * bytes_
-        )
+        num_heavy = sum(v.size * 2 > node.result.size for v in values)
+        is_cheap = self.cost(node) <= PROLOGUE_FLOPS and num_heavy <= PROLOGUE_LEAVES
+        return is_cheap and not self._is_dearer_again(node, self._num_readers(node))
 
     def _num_readers(self, node: Node) -> int:
         """How many products, reductions and other roots read `node` if it is no root."""

@@ -24,6 +24,7 @@ from .form_kernels_graph import (
     StepGraph,
     Value,
     tensor_text,
+    widened_factors,
 )
 from .form_kernels_memory import memory_of
 from .lower_to_linalg_generic import GenericWriter, identity
@@ -205,7 +206,12 @@ class BodyWriter:
         loops = self.axes.loops(node)
         dtype = computing(node.result.dtype)
         generic = GenericWriter(self, loops.extents, loops.reduced)
-        factors = [generic.load(*self._factor(read)) for read in loops.reads]
+        reads = loops.reads
+        narrow = widened_factors(node)
+        if narrow is not None:
+            behind = [self.axes.loops(value.node).reads[0] for value in node.operands]
+            reads = [Read(b.value, compose(r.indices, b.indices)) for r, b in zip(reads, behind, strict=True)]
+        factors = [generic.load(*self._factor(read)) for read in reads]
         atoms = self.axes.atoms(node.result)
         total = Scalar("%acc0", dtype)
         a, b = (generic.region.cast(x, dtype) for x in factors)
