@@ -162,7 +162,7 @@ class Log:
             self.scalars += (generator.seed, generator.counter)
             generator.counter += count
         self._enter(step)
-        self._forget_rewritten(step)
+        self._renumber(step)
         for state, tensor in step.written.items():
             self._mark(self.externals[state] if tensor is None else tensor, step.updates[state])
         for handle in alive(self.handles) if step.rebinds else ():
@@ -222,8 +222,7 @@ class Log:
 
     def leaf_name(self, leaf: Tensor) -> Tensor | int:
         """How a step names a leaf: see Step."""
-        value = self.values.get(id(leaf))
-        return leaf if value is None or value not in self.externals else value
+        return next((value for value, tensor in self.externals.items() if tensor is leaf), leaf)
 
     def _enter(self, step: Step) -> None:
         self.steps.append(step)
@@ -254,12 +253,14 @@ class Log:
             tensor._pending.log = tensor._pending = None
         del self.marked[keep:]
 
-    def _forget_rewritten(self, step: Step) -> None:
-        """Outside tensors that the event wrote stand for the new value, which the step's index knows."""
+    def _renumber(self, step: Step) -> None:
+        """Outside tensors that the event wrote stand for their new values."""
         for value, tensor in self.externals.items():
             if value in step.updates:
-                self.values.pop(id(tensor), None)
-                self.array_values.pop(id(tensor._array), None)
+                self._rewritten(tensor, step.updates[value])
+
+    def _rewritten(self, tensor: Tensor, value: int) -> None:
+        self.values[id(tensor)] = self.array_values[id(memory(tensor))] = value
 
     # ---------------------------------------------------------------- recording
 
@@ -422,9 +423,10 @@ class Log:
         if any(number in known.updates.values() for known in (*self.steps, step)):
             number = self.copy(value, location)
         step.updates[state] = number
-        step.rewrite(target, number)
-        self.values.pop(id(target), None)
-        self.array_values.pop(id(memory(target)), None)
+        if state in self.externals:
+            self._rewritten(self.externals[state], number)
+        else:
+            step.rewrite(self.captured(state), number)
         if step.key[0] != "step":  # the flush follows an optimizer's step at once
             step.written[state] = None if state in self.externals else self.captured(state)
             self._mark(target if target._array is not None else self._tensor_of(state), number)
