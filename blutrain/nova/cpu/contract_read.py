@@ -166,11 +166,27 @@ class _Reader:
             behind = self._place(access.source.op)
             written = producer.outputs[access.source.result].indices
             for mine, theirs in zip(access.indices, written, strict=True):
-                if mine.dim is not None and (mine.coefficient, mine.offset) == (1, 0) and theirs.dim is not None:
+                if _is_plain(mine) and theirs.dim is not None:
                     places[mine.dim] = behind[theirs.dim]
+        if len(places) != len(generic.extents) and not self._follows(op):
+            places = self._beside(generic)
         if len(places) != len(generic.extents):
             raise Unsupported("contract: an epilogue runs over dimensions that the product does not have")
         return tuple(places[d] for d in range(len(generic.extents)))
+
+    def _beside(self, generic: Generic) -> dict[int, Index]:
+        """The places of a map that reads nothing of the product: from an operand that an epilogue reads, too."""
+        places: dict[int, Index] = {}
+        epilogues = [n for n in range(len(self.ops)) if n != self.anchor and self._follows(n)]
+        for access in generic.inputs:
+            for number in epilogues if isinstance(access.source, Operand) else ():
+                for theirs in self.ops[number].inputs:
+                    if theirs.source == access.source:
+                        behind = self._place(number)
+                        for mine, their in zip(access.indices, theirs.indices, strict=True):
+                            if _is_plain(mine) and _is_plain(their):
+                                places[mine.dim] = behind[their.dim]
+        return places
 
     def _follows(self, op: int) -> bool:
         if op == self.anchor:
@@ -209,6 +225,10 @@ class _Reader:
             else:
                 arguments.append(self.expression(access, indices))
         return Apply(generic, indices, tuple(arguments), source.result)
+
+
+def _is_plain(index: Index) -> bool:
+    return index.dim is not None and (index.coefficient, index.offset) == (1, 0)
 
 
 def substitute(index: Index, indices: tuple[Index, ...]) -> Index:
