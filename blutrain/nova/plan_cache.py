@@ -14,9 +14,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from .. import config
+from .cpu.compile_workers import shared_workers
 from .cpu.objects import object_cache, toolchain
 from .plan import ProgramPlan
-from .target import CpuFacts
+from .target import CpuFacts, num_threads
 from .target_gpu import GpuFacts
 from .trace import Trace, freeze
 
@@ -32,6 +33,7 @@ def cached_plan(
         plan = _read(data)
         if plan is not None:
             return plan, {"plan_cache": time.perf_counter() - start}
+    shared_workers(num_threads()).warm_up()  # they load MLIR while the passes run here
     from .compile import compile_plan  # loads MLIR
 
     plan, seconds = compile_plan(trace, facts, precision, memory_limit)
