@@ -1,14 +1,57 @@
-"""row kernels for GPUs: the cases of the CPU's generators, emulated."""
+"""row kernels for GPUs: the cases of the CPU's generators, on the GPU or emulated; every way to share a row."""
 
+import gpu
 import gpu_kernels
+import numpy as np
 import pytest
+import row_bodies as bodies
 import test_cpu_row
 from test_cpu_row import *  # noqa: F403
 
 del test_narrower_vectors, test_exponentials_are_kept_between_passes, test_repeated_runs_are_bitwise_equal  # noqa: F821
 
+EMULATED = 1500  # elements of a case that the emulator is asked for; its threads take milliseconds at every barrier
+
 
 @pytest.fixture(autouse=True)
-def on_gpu(monkeypatch):
+def on_gpu(monkeypatch, request):
     monkeypatch.setattr(test_cpu_row, "run", gpu_kernels.run)
     monkeypatch.setattr(test_cpu_row, "supports", gpu_kernels.supports)
+    sizes = getattr(request.node, "callspec", None)
+    if sizes and not gpu.is_there():
+        if sizes.params.get("rows", 1) * sizes.params.get("cols", 1) > EMULATED:
+            pytest.skip("too large for the emulator")
+
+
+SHARES = [
+    {"threads": 8, "block": 32, "form": "resident"},
+    {"threads": 32, "block": 64, "form": "resident"},
+    {"threads": 64, "block": 128, "form": "resident"},
+    {"threads": 96, "block": 96, "form": "resident"},
+    {"threads": 64, "block": 64, "form": "swept"},
+]
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("shape", [(11, 96), (5, 130), (3, 521)])
+def test_ways_to_share_a_row(shape, share):
+    """Layer norm backward (sums along and over the rows) and softmax, by groups of any size."""
+    rng = np.random.default_rng(0)
+    rows, cols = shape
+    dy, x, w = (np.float32(rng.standard_normal(s)) for s in (shape, shape, cols))
+    mean, rstd = x.mean(1), 1 / np.sqrt(x.var(1) + 1e-5)
+    body = bodies.layer_norm_backward(rows, cols)
+    want = run_reference(dy, x, w, mean, rstd)
+    for got, expected in zip(gpu_kernels.run(body, dy, x, w, mean, rstd, blocks=2, **share), want, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=3e-5, atol=3e-5)
+    (y,) = gpu_kernels.run(bodies.softmax(rows, cols), x, **share)
+    e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    np.testing.assert_allclose(y, e / e.sum(1, keepdims=True), rtol=1e-5)
+
+
+def run_reference(dy, x, w, mean, rstd):
+    dy, x, w, mean, rstd = (a.astype(np.float64) for a in (dy, x, w, mean, rstd))
+    xh = (x - mean[:, None]) * rstd[:, None]
+    g = dy * w
+    dx = (g - g.mean(1, keepdims=True) - xh * (g * xh).mean(1, keepdims=True)) * rstd[:, None]
+    return dx, (dy * xh).sum(0), dy.sum(0)

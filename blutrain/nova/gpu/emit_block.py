@@ -150,10 +150,10 @@ def butterfly(out: Emitter, fold: Fold, values: Sequence[str], threads: int, fir
 
 
 class BlockReducer:
-    """Reductions over a group of `threads` threads: a part of a warp, a warp, or the whole block of several warps."""
+    """Reductions over each group of `threads` threads of a block of `block`: a part of a warp, a warp, several warps."""
 
-    def __init__(self, out: Emitter, ints: SimtIntegers, shared: Shared, threads: int):
-        self.out, self.ints, self.shared, self.threads = out, ints, shared, threads
+    def __init__(self, out: Emitter, ints: SimtIntegers, shared: Shared, threads: int, block: int):
+        self.out, self.ints, self.shared, self.threads, self.block = out, ints, shared, threads, block
         self.warps = threads // WARP
 
     def reduce(self, folds: Sequence[Fold], values: Sequence[Sequence[str]], is_last: bool) -> list[list[str]]:
@@ -166,7 +166,7 @@ class BlockReducer:
         if self.warps <= 1 or not folds:
             return within
         warp, lane = self.ints.div(THREAD, WARP), self.ints.rem(THREAD, WARP)
-        starts = [[self.shared.allocate(ITEM_BYTES[d] * self.warps) for d in f.dtypes] for f in folds]
+        starts = [[self.shared.allocate(ITEM_BYTES[d] * (self.block // WARP)) for d in f.dtypes] for f in folds]
 
         def publish() -> None:
             for fold, values_, places in zip(folds, within, starts, strict=True):
@@ -181,10 +181,12 @@ class BlockReducer:
         return results
 
     def _collect(self, fold: Fold, places: list[int], lane: str | int) -> list[str]:
-        """Every warp merges what all warps published: one value a thread, then a butterfly over as many."""
+        """Every warp merges what its group's warps published: one value a thread, then a butterfly over as many."""
         count = 1 << (self.warps - 1).bit_length()
         index = self.ints.rem(lane, count) if count < WARP else lane
         mine = self.ints.min(index, self.warps - 1) if count != self.warps else index
+        if self.block > self.threads:
+            mine = self.ints.add(self.ints.mul(self.ints.div(THREAD, self.threads), self.warps), mine)
         values = [self.shared.load(p, self.ints.name(mine), d) for p, d in zip(places, fold.dtypes, strict=True)]
         if count != self.warps:
             is_there = self.ints.less(index, self.warps)

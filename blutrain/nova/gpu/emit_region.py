@@ -15,6 +15,7 @@ from mlir import ir
 from blutrain.nova.clone import _LIBM, NARROW, _Cloner
 from blutrain.nova.emitter import Emitter
 from blutrain.nova.kernel import Unsupported
+from blutrain.nova.philox import emit_random_bits
 from blutrain.nova.polynomials import FloatLanes, exp, log
 
 _WIDE_ENOUGH = ("f32", "f64")
@@ -31,6 +32,8 @@ class SimtCloner(_Cloner):
     def op(self, op: ir.Operation, operands: list[str]) -> list[str]:
         if op.name in ("arith.extf", "arith.truncf"):
             return [self._convert(operands[0], str(op.operands[0].type), str(op.results[0].type))]
+        if op.name == "nova.random_bits":
+            return [emit_random_bits(self.out, *operands, lanes=0, narrow=True)]
         if op.name in _FROM_F64:
             return [self._from_f64(op, operands)]
         if op.name in _LIBM:

@@ -108,7 +108,7 @@ class _Phase:
         if not (folds or self.plan.stores[self.level]):
             return 1
         totals = [self._merged(f, v) for f, v in zip(folds, self._sweep(folds), strict=True)]
-        reducer = BlockReducer(self.out, self.ints, self.shared, self.config["block"])
+        reducer = BlockReducer(self.out, self.ints, self.shared, self.config["block"], self.config["block"])
         done = reducer.reduce(folds, totals, is_last=True)
 
         def publish() -> None:

@@ -273,7 +273,7 @@ class _RowBody:
         mine = [self._merged(f, v) for f, v in zip(folds, values, strict=True)]
         reducing = sum(bool(p.reductions) for p in self.plan.passes)
         is_last = not self.plan.sums or reducing > 1
-        reducer = BlockReducer(self.out, self.ints, self.shared, self.threads)
+        reducer = BlockReducer(self.out, self.ints, self.shared, self.threads, self.block)
         for fold, done in zip(folds, reducer.reduce(folds, mine, is_last), strict=True):
             home = at.home(fold.reduction.placed.result_dims)
             finished = fold.finish(self.evaluator, done, at)
@@ -477,7 +477,7 @@ class _RowBody:
                 triples = zip(values, fold.neutral(self.out), fold.dtypes, strict=True)
                 values = [self.out.value(f"arith.select {first}, {v}, {n} : {d}") for v, n, d in triples]
             mine.append(values)
-        done = BlockReducer(self.out, self.ints, self.shared, self.block).reduce(folds, mine, is_last=True)
+        done = BlockReducer(self.out, self.ints, self.shared, self.block, self.block).reduce(folds, mine, is_last=True)
 
         def write() -> None:
             for fold, values in zip(folds, done, strict=True):

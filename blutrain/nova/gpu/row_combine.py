@@ -120,7 +120,7 @@ def provide_scalars(
         return
     out, ints = evaluator.out, evaluator.integers
     mine = [partials.total(evaluator, fold, THREAD, threads, 0) for fold in folds]
-    totals = BlockReducer(out, ints, shared, threads).reduce(folds, mine, is_last=True)
+    totals = BlockReducer(out, ints, shared, threads, threads).reduce(folds, mine, is_last=True)
     for fold, values in zip(folds, totals, strict=True):
         done = fold.finish(evaluator, values, top)
         top.memo.update(zip(fold.reduction.results, done, strict=True))
