@@ -35,6 +35,17 @@ class CompileRefused(RuntimeError):
     """Raised under `compile(strict=True)` where a step cannot be replayed; it names the reason and the line."""
 
 
+class CheckError(ValueError, RuntimeError):
+    """A value that only a run can know is not allowed: a target out of range, a norm that is not finite.
+
+    Eager mode raises it at once, a compiled step after it ran, with nothing updated. text: without the user's line.
+    """
+
+    def __init__(self, text: str, location: tuple[str, int] | None = None):
+        self.text = text
+        super().__init__(f"{text}\n  at {location[0]}:{location[1]}" if location is not None else text)
+
+
 def user_location() -> tuple[str, int]:
     """(file, line) of the innermost frame outside blutrain; ("<unknown>", 0) where there is none."""
     frame = sys._getframe(1)

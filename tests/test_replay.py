@@ -174,7 +174,7 @@ def test_accumulation_settles():
     model, optimizer = make(True)
     counts = []
     for _ in range(5):
-        for k, (x, y) in enumerate(batches(3)):
+        for x, y in batches(3):
             (model(x, y) / 3).backward()
         optimizer.step()
         optimizer.zero_grad()

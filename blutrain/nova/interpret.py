@@ -1,13 +1,14 @@
 """The interpreter: runs a trace with the eager rules of the table, node by node. The first of its two executors.
 
-It holds a value only until its last use, and writes state at the earliest point where no later node reads the old value and no later
-check can fail, so a step that raises leaves everything as it was.
+It holds a value only until its last use, and writes state at the earliest point where no later node reads the old value
+and no later check can fail, so a step that raises leaves everything as it was.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from ..errors import CheckError
 from ..tensor.dispatch import execute
 from .trace import Constant, Node, Trace
 
@@ -15,7 +16,8 @@ _NEVER = 1 << 60
 
 
 def interpret(trace: Trace, bindings: dict[int, Any]) -> dict[int, Any]:
-    """Run `trace` on arrays and Python numbers by value number; returns the arrays of `trace.outputs` and updates state in place.
+    """Run `trace` on arrays and Python numbers by value number; returns the arrays of `trace.outputs` and updates state in
+    place.
 
     Errors: what the eager rules raise, with a note that names the user's line.
     """
@@ -30,6 +32,8 @@ def interpret(trace: Trace, bindings: dict[int, Any]) -> dict[int, Any]:
         operands = [x.value if isinstance(x, Constant) else values[x] for x in node.operands]
         try:
             results = execute(node.prim, trace.device, operands, node.attrs)
+        except CheckError as error:
+            raise CheckError(error.text, node.location) from None
         except Exception as error:
             if hasattr(error, "add_note"):
                 error.add_note(f"in {node.prim.name}, recorded at {node.location}")
@@ -66,7 +70,7 @@ def _may_be_view(node: Node) -> bool:
 
 
 def _write_ready(values, pending: dict[int, int], unwritten: set[int], last_use, now: int) -> list[int]:
-    """Write the states whose new value exists and whose old value nothing reads any more; returns the new values written."""
+    """Write the states whose new value exists and whose old value nothing reads any more; returns the new values."""
     ready = [s for s, v in pending.items() if v in values and last_use.get(s, -1) <= now]
     written = [pending.pop(state) for state in ready]
     for state, value in zip(ready, written, strict=True):
@@ -93,7 +97,7 @@ def _own(array):
 
 
 def peak_bytes(trace: Trace) -> int:
-    """Bytes of intermediate values that the interpreter holds at its worst moment (views counted as copies, inputs not counted)."""
+    """Bytes of intermediate values that the interpreter holds at its worst moment (inputs and views not counted)."""
     last_use = _last_uses(trace)
     inputs = {x.value for x in trace.inputs}
     keep = set(trace.updates.values())

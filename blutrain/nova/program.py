@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from .. import config
-from ..errors import message
+from ..errors import CheckError, message
 from ..tensor.device import Device
 from ..tensor.ops.composite.check import describe
 from ..tensor.tensor import Tensor, storage_epoch
@@ -197,7 +197,7 @@ class Program:
         """Raise what the eager rules say about the same inputs: state is as it was, so they meet the same fault."""
         interpret(self.trace, log.bindings())
         check = self.executable.plan.checks[failure.check]
-        raise RuntimeError(f"{describe(check.message, failure.flag)}\n  at {check.location}")
+        raise CheckError(f"{describe(check.message, failure.flag)}\n  at {check.location}")
 
     def raise_late(self, failure: CheckFailure | None) -> None:
         """Raise for a check that failed in an earlier run, which updated nothing: its step does not count."""
@@ -207,7 +207,7 @@ class Program:
             count.value -= 1
         check = self.executable.plan.checks[failure.check]
         note = "found while a later step was started: the step that failed updated nothing"
-        raise ValueError(f"{describe(check.message, failure.flag)}\n  at {check.location}\n  note: {note}")
+        raise CheckError(f"{describe(check.message, failure.flag)}\n  at {check.location}\n  note: {note}")
 
 
 _unsettled: weakref.WeakSet[Program] = weakref.WeakSet()

@@ -6,7 +6,7 @@ predicated on all flags being zero, so that nothing is half-updated.
 
 from __future__ import annotations
 
-from ....errors import user_location
+from ....errors import CheckError, user_location
 from ...aval import Aval
 from ...dispatch import apply
 from ...dtype import int32
@@ -24,9 +24,8 @@ def describe(text: str, flag: int) -> str:
 
 
 def fail(text: str, flag: int):
-    """Raise the ValueError of a check that failed, at the user's line."""
-    file, line = user_location()
-    raise ValueError(f"{describe(text, flag)}\n  at {file}:{line}")
+    """Raise the CheckError of a check that failed, at the user's line."""
+    raise CheckError(describe(text, flag), user_location())
 
 
 def _infer(flag, *, message):
@@ -51,21 +50,21 @@ CHECK = define(
     nova=Special("check"),
     num_results=0,
     doc=(
-        "check(flag i32[], *, message): ValueError with `message` where the flag is not zero; `{flag}` in it "
+        "check(flag i32[], *, message): CheckError with `message` where the flag is not zero; `{flag}` in it "
         "becomes the flag's value."
     ),
 )
 
 
 def check(flag, message: str) -> None:
-    """Raise ValueError(message) unless `flag` (i32, 0-d) is zero. In a compiled step: after it, with nothing
+    """Raise CheckError(message) unless `flag` (i32, 0-d) is zero. In a compiled step: after it, with nothing
     updated.
     """
     apply(CHECK, flag, message=message)
 
 
 def check_none(bad, values, message: str) -> None:
-    """Raise ValueError where `bad` (bool) holds anywhere; `{flag}` in `message` becomes the largest of the bad
+    """Raise CheckError where `bad` (bool) holds anywhere; `{flag}` in `message` becomes the largest of the bad
     `values` (integers).
 
     A value outside the int32 range is reported as the nearest one inside. Zero cannot be bad: it is what a passed
