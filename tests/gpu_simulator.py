@@ -255,6 +255,20 @@ class _Block:
             content[: taken[thread]] = self.memory.bytes[span]
             self.copies.append((target[thread], content))
 
+    def load_if(self, match, text, outputs, arguments):
+        vector, bits, offset = int(match[1] or 1), int(match[2]), int(match[3])
+        size = vector * bits // 8
+        addresses, active = arguments[0] + offset, self.mask & (arguments[1] != 0)
+        if (addresses[active] % size).any():
+            raise SimulationError("ld.global: an address that is not aligned")
+        spans = addresses[active][:, None] + np.arange(size)
+        if spans.size and not self.memory.allowed[np.clip(spans, 0, len(self.memory.allowed) - 1)].all():
+            raise SimulationError("ld.global outside every allocation")
+        data = np.zeros((self.threads, vector * max(bits, 16) // 8), np.uint8)
+        data[np.flatnonzero(active)[:, None], np.arange(size)] = self.memory.bytes[spans]
+        words = data.view({8: np.int16, 16: np.int16, 32: np.int32, 64: np.int64}[bits])
+        return words[:, 0].copy() if vector == 1 else list(words.T.copy())
+
     def commit(self, match, text, outputs, arguments):
         self.groups.append(self.copies)
         self.copies = []
@@ -343,6 +357,7 @@ def _unpacked(words: np.ndarray, dtype: str) -> list[np.ndarray]:
 
 _PTX: list[tuple[str, Callable]] = [
     (r"cp\.async\.c[ag]\.\S+ \[\$0\+(-?\d+)\], \[\$1\+(-?\d+)\], (\d+)", _Block.copy),
+    (r"@p ld\.global(?:\.nc)?(?:\.v(\d))?\.b(\d+) .*\[\$\d+\+(-?\d+)\]", _Block.load_if),
     (r"cp\.async\.commit_group", _Block.commit),
     (r"cp\.async\.wait_group (\d+)", _Block.wait),
     (r"ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?\.shared\.b16 .*\[\$4\+(\d+)\]", _Block.matrices),

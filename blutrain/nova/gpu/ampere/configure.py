@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 from blutrain.nova.gpu.ampere.instruction import LANES
-from blutrain.nova.gpu.ampere.problem import Problem, Side
+from blutrain.nova.gpu.ampere.problem import PIECES, Problem, Side
 from blutrain.nova.gpu.ampere.schedule import Schedule
 from blutrain.nova.gpu.ampere.tiles import Tiles
 from blutrain.nova.kernel import ITEM_BYTES, Unsupported
@@ -35,7 +35,7 @@ TILES = (
 )
 MAX_SUMS = {"fp32": 64, "f64": 32}  # a lane's, by kind: split factors and f64 take two registers each
 STEP = 32  # elements of k in a stage, whatever their size: half the size makes twice the stages
-SHORT_STEP = 16  # where that leaves fewer than MIN_STAGES
+SHORT_STEP = 16  # where that leaves fewer than MIN_STAGES, or the factors' parts and sums already fill the registers
 MIN_STAGES, MAX_STAGES = 3, 8
 RESERVED_SHARED = 1 << 10  # bytes a block, taken by the system
 SPARE_REGISTERS = 48  # addresses, counters, temporaries
@@ -70,7 +70,7 @@ def candidates(problem: Problem, facts: GpuFacts) -> list[Candidate]:
     """Every schedule of the table that fits, each with its predicted time."""
     found = []
     for block, warp in TILES:
-        if math.prod(warp) // LANES > MAX_SUMS.get(problem.kind, 128):
+        if math.prod(warp) // LANES > max_sums(problem):
             continue
         schedule = _staged(problem, block, warp, facts)
         if schedule is None:
@@ -81,6 +81,12 @@ def candidates(problem: Problem, facts: GpuFacts) -> list[Candidate]:
     return found
 
 
+def max_sums(problem: Problem) -> int:
+    """Most sums of a lane: fewer where splitting factors, or copies in many small pieces, take registers too."""
+    small_pieces = any(side.piece != PIECES[0] for side in problem.sides.values())
+    return min(MAX_SUMS.get(problem.kind, 128), 64 if small_pieces else 128)
+
+
 def _staged(problem: Problem, block: tuple[int, int], warp: tuple[int, int], facts: GpuFacts) -> Schedule | None:
     """A tile with the deepest ring of stages that leaves as many blocks an SM as registers allow."""
     threads = LANES * math.prod(block) // math.prod(warp)
@@ -89,8 +95,7 @@ def _staged(problem: Problem, block: tuple[int, int], warp: tuple[int, int], fac
     for blocks in range(min(2, max(1, by_registers)), 0, -1):
         room = min(facts.shared_bytes_per_block, facts.shared_bytes_per_sm // blocks - RESERVED_SHARED)
         for step, fewest in ((STEP, MIN_STAGES), (SHORT_STEP, MIN_STAGES), (SHORT_STEP, 2)):
-            if problem.kind == "f64":
-                step = SHORT_STEP
+            step = SHORT_STEP if problem.kind in MAX_SUMS else step
             stages = min(MAX_STAGES, room // (sum(block) * step * problem.item))
             if stages >= fewest:
                 stages = max(2, min(stages, math.ceil(problem.extent["k"] / step) + 1))

@@ -2,8 +2,8 @@
 
 A `Run` is a few neighbours along one axis. Its place is the thread's origin, an index along each axis that only the
 running kernel knows, plus numbers known now: the coordinate provider of the cloner, and addresses that are one pointer
-and an immediate. Values are lists of scalars, one for each element. What lies outside the product is computed from
-element 0 of its operands and never stored.
+and an immediate. Values are lists of scalars, one for each element. What lies outside the product reads as
+zero and is never stored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from blutrain.nova.cpu.contract_form import AXES, Accumulated, Apply, Constant, 
 from blutrain.nova.cpu.contract_value import linear_step, memory_dtype, zero
 from blutrain.nova.gpu.ampere.region import cloner
 from blutrain.nova.gpu.emit_region import convert
-from blutrain.nova.gpu.hopper.builder import Builder, Integer
+from blutrain.nova.gpu.hopper.builder import Builder, Integer, struct
 from blutrain.nova.kernel import ITEM_BYTES, Access, Index
 
 MAX_ACCESS_BYTES = 16
@@ -131,14 +131,16 @@ class Elements:
 
     def _emit_load(self, access: Access, run: Run, start: int, piece: int, moving: tuple[str, ...]) -> list[str]:
         out, dtype = self.out, memory_dtype(access.dtype)
-        pointer = self.pointer(access, run, start)
+        constant = access.source.index not in self.aliased
         inside = self.inside(run, start, moving)
         if inside is not None:
-            pointer = out.value(f"llvm.select {inside}, {pointer}, %p{access.source.index} : i1, !llvm.ptr")
-        constant = access.source.index not in self.aliased
-        type_ = f"vector<{piece}x{dtype}>" if piece > 1 else dtype
-        loaded = out.load(pointer, type_, piece * ITEM_BYTES[access.dtype], constant)
-        elements = [out.element(loaded, i, dtype, piece) for i in range(piece)] if piece > 1 else [loaded]
+            base, offset = self._address(access, run, start)
+            elements = load_if(out, inside, base, offset, dtype, piece, constant)
+        else:
+            pointer = self.pointer(access, run, start)
+            type_ = f"vector<{piece}x{dtype}>" if piece > 1 else dtype
+            loaded = out.load(pointer, type_, piece * ITEM_BYTES[access.dtype], constant)
+            elements = [out.element(loaded, i, dtype, piece) for i in range(piece)] if piece > 1 else [loaded]
         return elements if dtype == access.dtype else [out.value(f"arith.trunci {x} : i8 to i1") for x in elements]
 
     def store(self, values: list[str], access: Access, run: Run) -> None:
@@ -172,7 +174,12 @@ class Elements:
         return max(1, piece)
 
     def pointer(self, access: Access, run: Run, lane: int) -> str:
-        """The element's address: the thread's own, emitted once for each access, and a number."""
+        """The element's address."""
+        base, offset = self._address(access, run, lane)
+        return self.out.pointer(base, offset, memory_dtype(access.dtype))
+
+    def _address(self, access: Access, run: Run, lane: int) -> tuple[str, int]:
+        """The thread's own pointer, emitted once for each access, and the element's distance from it in elements."""
         offset = access.offset
         terms: list[tuple[Integer, int]] = []
         key: list = ["pointer", access]
@@ -185,8 +192,7 @@ class Elements:
             else:
                 key.append((axis, number))
                 terms += zip(self._digits(axis, number), steps, strict=True)
-        base = self._once(tuple(key), lambda: self._thread_pointer(access, terms))
-        return self.out.pointer(base, offset, memory_dtype(access.dtype))
+        return self._once(tuple(key), lambda: self._thread_pointer(access, terms)), offset
 
     def _thread_pointer(self, access: Access, terms: list[tuple[Integer, int]]) -> str:
         out, total, constant = self.out, None, 0
@@ -245,6 +251,51 @@ class Elements:
     def _dimension(self, dim: int, run: Run, lane: int) -> Integer:
         axis = next(a for a in AXES if dim in self.contract.axes[a])
         return self._digits(axis, run.place(axis, lane))[self.contract.axes[axis].index(dim)]
+
+
+def load_if(out: Builder, condition: str, base: str, offset: int, dtype: str, count: int, constant: bool) -> list[str]:
+    """`count` neighbours at `base` plus `offset` elements as one access, zeros where `condition` (an i1) is false.
+
+    A predicated instruction: a branch would end the block, and selected pointers take two registers each.
+    """
+    item = ITEM_BYTES[dtype]
+    if not -(1 << 23) <= offset * item < 1 << 23:
+        base, offset = out.pointer(base, offset, dtype), 0
+    bits = 64 if item == 8 else 8 * min(4, item * count)
+    words = item * count * 8 // bits
+    names = [f"${i}" for i in range(words)]
+    register, constraint, word = {
+        8: ("b16", "h", "i16"),
+        16: ("b16", "h", "i16"),
+        32: ("b32", "r", "i32"),
+        64: ("b64", "l", "i64"),
+    }[bits]
+    vector = f".v{words}" if words > 1 else ""
+    target = f"{{{','.join(names)}}}" if words > 1 else names[0]
+    access = f"ld.global{'.nc' if constant else ''}{vector}.b{bits} {target}, [${words}+{offset * item}];"
+    lines = [
+        "{",
+        ".reg .pred p;",
+        f"setp.ne.b32 p, ${words + 1}, 0;",
+        *(f"mov.{register} {name}, 0;" for name in names),
+        f"@p {access}",
+        "}",
+    ]
+    constraints = ",".join([*[f"=&{constraint}"] * words, "l", "r", *([] if constant else ["~{memory}"])])
+    arguments = [(base, "!llvm.ptr"), (out.as_integer(condition), "i32")]
+    loaded = out.asm("\n".join(lines), constraints, arguments, word if words == 1 else struct(word, words))
+    parts = [loaded] if words == 1 else out.unpack(loaded, word, words)
+    if bits == 8:
+        return [out.value(f"arith.trunci {parts[0]} : i16 to i8")]
+    return [x for part in parts for x in _elements_of(out, part, word, dtype, bits // (8 * item))]
+
+
+def _elements_of(out: Builder, part: str, word: str, dtype: str, count: int) -> list[str]:
+    """The elements in a register."""
+    if count == 1:
+        return [part if word == dtype else out.value(f"llvm.bitcast {part} : {word} to {dtype}")]
+    packed = out.value(f"llvm.bitcast {part} : {word} to vector<{count}x{dtype}>")
+    return [out.element(packed, i, dtype, count) for i in range(count)]
 
 
 def converted(out: Builder, values: list[str], source: str, target: str) -> list[str]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blutrain.nova.gpu.ampere.fragments import Fragments
-from blutrain.nova.gpu.ampere.instruction import LANES, Multiplier
+from blutrain.nova.gpu.ampere.instruction import LANES, Fragment, Multiplier
 from blutrain.nova.gpu.ampere.stage import Stager
 from blutrain.nova.gpu.ampere.tiles import Tiles
 from blutrain.nova.gpu.hopper.builder import SHARED, Builder, Integer
@@ -166,22 +166,23 @@ class Product:
             current = following
             if ahead and step + 1 < count:
                 following = self._load(stage, step + 1)
-            prepared = {a: [self.multiplier.prepare(f) for f in current[a]] for a in "mn"}
-            sums = self._outer(prepared["m"], prepared["n"], sums)
+            sums = self._outer(current["m"], current["n"], sums)
             if not ahead and step + 1 < count:
                 following = self._load(stage, step + 1)
         return sums
 
-    def _load(self, stage: str, step: int) -> dict[str, list[list[str]]]:
+    def _load(self, stage: str, step: int) -> dict[str, list[Fragment]]:
         return {a: self.fragments[a].load(stage, step) for a in "mn"}
 
-    def _outer(self, rows: list, columns: list, sums: list[str]) -> list[str]:
+    def _outer(self, rows: list[Fragment], columns: list[Fragment], sums: list[str]) -> list[str]:
         """Every tile of the instruction: rows of tiles outermost, as the layout counts registers."""
-        instruction = self.tiles.problem.instruction
+        instruction, multiplier = self.tiles.problem.instruction, self.multiplier
         per_tile = instruction.m // instruction.subtile["m"]
         size, result, position = instruction.registers, [], 0
+        prepared = [multiplier.prepare(column) for column in columns]
         for m in range(0, len(rows), per_tile):
-            for column in columns:
-                result += self.multiplier.multiply(sums[position : position + size], rows[m : m + per_tile], column)
+            row = [multiplier.prepare(fragment) for fragment in rows[m : m + per_tile]]
+            for column in prepared:
+                result += multiplier.multiply(sums[position : position + size], row, column)
                 position += size
         return result

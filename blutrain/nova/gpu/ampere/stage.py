@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blutrain.nova.cpu.contract_form import Contract
+from blutrain.nova.cpu.contract_form import Contract, Load
 from blutrain.nova.gpu.ampere.elements import Elements, converted, run
 from blutrain.nova.gpu.ampere.layout import interleaved
 from blutrain.nova.gpu.ampere.problem import Side, dtype_of
@@ -194,6 +194,8 @@ class Stager:
             values = [elements.region_value({argument: x}, side.factor.product) for x in values]
             dtype = self.tiles.problem.contract.dtype
         values = converted(out, values, dtype, side.dtype)
+        if isinstance(side.value, Load) and not side.region:
+            return values  # zero beyond k already
         zero = out.constant("0.0", side.dtype)
         for lane, x in enumerate(values):
             inside = elements.inside(at, lane, ("k",))
