@@ -11,10 +11,12 @@ import composite_cases
 import pytest
 from cases import CASES, ERRORS
 
-import blutrain.tensor.ops  # noqa: F401  (fills the table)
+import blutrain.distributed
+import blutrain.tensor.ops  # noqa: F401  (and all others)
 from blutrain.tensor.primitive import (
     KINDS,
     TABLE,
+    Collective,
     Composed,
     Indexing,
     NotDifferentiable,
@@ -27,7 +29,8 @@ from blutrain.tensor.primitive import (
 )
 
 SIMPLE = [p for p in TABLE.values() if p.kind not in ("composite", "random")]
-ELSEWHERE = {"check"} | {c.name for c in composite_cases.CASES}
+COLLECTIVES = {"all_gather", "all_reduce", "barrier", "broadcast", "recv", "reduce_bucket", "reduce_scatter", "send"}
+ELSEWHERE = {"check"} | COLLECTIVES | {c.name for c in composite_cases.CASES}  # collectives: test_distributed_*.py
 
 
 @pytest.mark.parametrize("prim", TABLE.values(), ids=lambda p: p.name)
@@ -35,7 +38,7 @@ def test_every_record_is_whole(prim):
     assert prim.kind in KINDS and prim.doc.strip().endswith((".", "?"))
     assert callable(prim.infer) and callable(prim.eager)
     assert callable(prim.vjp) or (isinstance(prim.vjp, NotDifferentiable) and prim.vjp.reason)
-    assert isinstance(prim.nova, Scalar | Reduction | Indexing | Special | Composed | Unsupported)
+    assert isinstance(prim.nova, Scalar | Reduction | Indexing | Special | Collective | Composed | Unsupported)
     assert isinstance(prim.saves, Saves) and (
         not prim.saves.needed_for or len(prim.saves.needed_for) == len(prim.saves.operands)
     )

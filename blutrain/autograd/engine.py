@@ -14,6 +14,7 @@ from ..errors import message
 from ..tensor import dispatch
 from ..tensor.ops import arithmetic, create
 from ..tensor.tensor import Tensor
+from .hooks import reducer_of
 from .mode import state
 from .tape import edge_of, node_of
 
@@ -40,6 +41,7 @@ def run_backward(roots, grads, *, retain_graph=None, create_graph=False, accumul
     place.
     """
     walk = _Walk("backward", roots, grads, retain_graph, create_graph)
+    walk.tells_reducers = accumulate is None and inputs is None
     only = None if inputs is None else {id(x) for x in inputs}
     accumulate = accumulate or walk.add_to_leaf
 
@@ -48,6 +50,8 @@ def run_backward(roots, grads, *, retain_graph=None, create_graph=False, accumul
             accumulate(leaf, grad)
 
     walk.run(deliver, {}, None)
+    for reducer in walk.reducers.values():
+        reducer.finish()
 
 
 def run_grad(roots, inputs, grads, *, retain_graph=None, create_graph=False, allow_unused=False) -> tuple:
@@ -96,6 +100,8 @@ class _Walk:
         self.buffers: dict[int, list] = {}  # node -> gradient so far of each result
         self.leaf_grads: dict[int, Tensor] = {}
         self.leaf_uses: dict[int, int] = {}
+        self.tells_reducers = False
+        self.reducers: dict[int, object] = {}  # those that were told of a gradient
         self.shared: dict[int, Tensor] = {}  # gradients that somebody else holds too: a leaf must not take them over
 
     def run(self, deliver, captured: dict, wanted: set | None) -> None:
@@ -198,6 +204,9 @@ class _Walk:
         deliver(leaf, grad)
         if hooks is not None:
             hooks.run_accumulated(leaf)
+            if self.tells_reducers and (reducer := reducer_of(leaf)) is not None:
+                self.reducers[id(reducer)] = reducer
+                reducer.ready(leaf)
 
     def add_to_leaf(self, leaf: Tensor, grad: Tensor) -> None:
         """The default of `accumulate`: leaf.grad += grad, in place where it exists and no graph of backward is made."""

@@ -13,12 +13,17 @@ _ids = itertools.count()
 
 
 class Hooks:
-    """The hooks of one tensor, in order of registration."""
+    """The hooks of one tensor, in order of registration.
 
-    __slots__ = ("accumulated", "grad")
+    reducer: what adds up this leaf's gradients over processes (distributed/reducer.py), or None. It is no hook of user
+    code: the engine tells it `ready(leaf)` once the gradient is there, and `finish()` at the end of a backward; nova
+    takes its work into the program.
+    """
+
+    __slots__ = ("accumulated", "grad", "reducer")
 
     def __init__(self):
-        self.grad, self.accumulated = {}, {}
+        self.grad, self.accumulated, self.reducer = {}, {}, None
 
     def any(self) -> bool:
         """Whether there is a hook: removed ones leave empty tables."""
@@ -80,6 +85,18 @@ def _add(table: dict, hook) -> HookHandle:
     table[key] = hook
     structure_epoch.bump()
     return HookHandle(table, key)
+
+
+def set_reducer(leaf: Tensor, reducer) -> None:
+    """Have `reducer` (None: nothing) add up the leaf's gradients over processes."""
+    _hooks_of(leaf).reducer = reducer
+    structure_epoch.bump()
+
+
+def reducer_of(leaf: Tensor):
+    """What adds up this leaf's gradients over processes in a backward now, or None."""
+    reducer = None if leaf._hooks is None else leaf._hooks.reducer
+    return reducer if reducer is not None and reducer.is_syncing else None
 
 
 def register_hook(x: Tensor, hook) -> HookHandle:

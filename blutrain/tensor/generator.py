@@ -12,20 +12,34 @@ import operator
 from ..errors import message
 
 _MASK = (1 << 64) - 1
+_STREAM_BITS = 48  # of a draw number: below them the draws, above them the stream
+_DRAWS = (1 << _STREAM_BITS) - 1
 
 
 class Generator:
     """`Generator(seed)`. `seed`: 0 <= seed < 2**64; `counter`: number of the next draw.
 
-    Errors: TypeError, ValueError for another seed.
+    `stream`: which of 2**16 independent sequences of the seed it draws (one per rank of a distributed job); it is no
+    part of the state. Errors: TypeError, ValueError for another seed.
     """
 
-    __slots__ = ("counter", "seed")
+    __slots__ = ("_stream", "counter", "seed")
     seed: int
     counter: int
 
     def __init__(self, seed: int = 0):
+        self._stream = 0
         self.manual_seed(seed)
+
+    @property
+    def stream(self) -> int:
+        return self._stream
+
+    @stream.setter
+    def stream(self, number: int) -> None:
+        draws = self.counter & _DRAWS
+        self._stream = number
+        self.counter = number << _STREAM_BITS | draws
 
     def manual_seed(self, seed: int) -> Generator:
         """Start over from `seed`; a negative one counts as seed + 2**64, as in PyTorch."""
@@ -35,7 +49,7 @@ class Generator:
             raise TypeError(message("manual_seed", "a seed is an integer", got=repr(seed))) from None
         if not -(1 << 63) <= seed <= _MASK:
             raise ValueError(message("manual_seed", "the seed does not fit 64 bits", got=str(seed)))
-        self.seed, self.counter = seed & _MASK, 0
+        self.seed, self.counter = seed & _MASK, self._stream << _STREAM_BITS
         return self
 
     def draw(self) -> int:
@@ -46,7 +60,7 @@ class Generator:
 
     def get_state(self) -> dict[str, int]:
         """{"seed": ..., "counter": ...}, to be saved and handed to set_state."""
-        return {"seed": self.seed, "counter": self.counter}
+        return {"seed": self.seed, "counter": self.counter & _DRAWS}
 
     def set_state(self, state: dict[str, int]) -> None:
         """Continue where `state` (of get_state) was taken. Errors: ValueError for anything else."""
@@ -57,7 +71,7 @@ class Generator:
                 )
             )
         self.manual_seed(state["seed"])
-        self.counter = operator.index(state["counter"]) & _MASK
+        self.counter |= operator.index(state["counter"]) & _DRAWS
 
     def __repr__(self) -> str:
         return f"Generator(seed={self.seed}, counter={self.counter})"

@@ -123,6 +123,18 @@ class Composed:
 
 
 @dataclass(frozen=True, slots=True)
+class Collective:
+    """Nova runs it between kernels, by calls from the host program: `start(flat, **attrs)` where the last operand exists
+    returns at once, `wait(what start gave)` stands before the first use of a result. `rule`: how the operands lie in
+    memory: "bucket" (attributes `offsets` and `size`: parts of one flat vector, replaced in place).
+    """
+
+    rule: str
+    start: Callable[..., Any]
+    wait: Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Unsupported:
     """Nova cannot compile it; `reason` is shown when a step that uses it is refused."""
 
@@ -141,6 +153,7 @@ class Primitive:
         `attrs` (a dict), `needs` (a bool per operand). A grad is None where that result got no gradient.
     compose(*tensors, **attrs): the meaning in simple primitives (composites only).
     tags: "view": the eager result may share the operand's memory (then it is a view of it, as in PyTorch).
+    num_results: how many results; -1: as many as `infer` gives (always a tuple).
     prepare(*avals, **attrs) -> function(*arrays): for speed, the eager rule with NumPy specialised to these avals
         (optional; the same result).
     plan(*avals, **attrs) -> (result avals, function(*arrays)): infer and the eager rule with NumPy, remembered.

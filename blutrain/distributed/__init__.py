@@ -1,0 +1,54 @@
+"""Training on several processes: launcher, process group, collectives, data parallelism. Imports tensor, autograd, nn,
+optim.
+
+    python -m blutrain.distributed.launch --nproc-per-node 2 train.py
+
+    from blutrain import distributed
+    distributed.init_process_group()
+    model = distributed.DataParallel(model)
+
+Reading order: launch and launch_output (the launcher); environment, store, pmi, watch (how ranks find and watch each
+other); mpi, nccl, group (who reduces); collectives (the primitives); buckets, reducer, data_parallel; data (shards).
+"""
+
+from __future__ import annotations
+
+from .collectives import all_gather, all_reduce, barrier, broadcast, recv, reduce_scatter, send
+from .data_parallel import DataParallel
+from .environment import is_launched, restart_count
+from .errors import CollectiveTimeout, PeerLost
+from .group import (
+    ProcessGroup,
+    Work,
+    destroy_process_group,
+    get_group,
+    get_rank,
+    get_world_size,
+    init_process_group,
+    is_initialized,
+)
+from .store import StoreError
+
+__all__ = [
+    "CollectiveTimeout",
+    "DataParallel",
+    "PeerLost",
+    "ProcessGroup",
+    "StoreError",
+    "Work",
+    "all_gather",
+    "all_reduce",
+    "barrier",
+    "broadcast",
+    "destroy_process_group",
+    "get_group",
+    "get_rank",
+    "get_world_size",
+    "init_process_group",
+    "is_initialized",
+    "is_launched",
+    "recv",
+    "reduce_scatter",
+    "restart_count",
+    "send",
+]

@@ -1,0 +1,254 @@
+"""The process group: all ranks of the job, how each kind of device's memory is reduced, and waiting with a watchdog.
+
+    init_process_group()                  # once in each process; finds the ranks by the environment variables
+    get_rank(), get_world_size()
+
+There is one group, of all ranks. MPI serves host memory, NCCL the memory of GPUs; each is started when first used.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import time
+from typing import Any
+
+from ..errors import message
+from ..tensor import dispatch
+from ..tensor.device import Device
+from .environment import World, read_world
+from .errors import CollectiveTimeout, PeerLost
+from .local import Alone, LocalBackend
+from .mpi import MpiBackend
+from .store import Client, Server
+from .watch import Entry, Watch
+
+END_SECONDS = 30.0  # how long a rank that is done waits for the others before it leaves MPI
+SPIN_SECONDS, LONGEST_PAUSE = 100e-6, 1e-3  # a wait asks in a loop for so long, then with growing pauses
+
+
+class Work:
+    """A collective under way. `wait()` gives its result: on a CPU the host waits, on a GPU the current stream does."""
+
+    def __init__(self, group: ProcessGroup, entry: Entry, request: Any, result: Any = None):
+        self._group, self._entry, self._request, self.result = group, entry, request, result
+
+    def wait(self) -> Any:
+        """The result. Errors: PeerLost, CollectiveTimeout."""
+        if self._request is not None:
+            self._group.join(self._entry, self._request)
+            self._request = None
+        return self.result
+
+    def is_done(self) -> bool:
+        """Whether the result is there already."""
+        return self._request is None or self._request.is_done()
+
+
+class ProcessGroup:
+    """All ranks. `rank`, `size`; `mpi` and `nccl(device)` are the backends."""
+
+    def __init__(self, world: World, timeout: float):
+        self.world, self.rank, self.size = world, world.rank, world.size
+        self.has_failed = False
+        self._exchanges = 0
+        self._mpi: MpiBackend | None = None
+        self._nccl: Any = None
+        self._local = LocalBackend() if world.size == 1 else None
+        self._server: Server | None = None
+        self.watch: Any = Alone()
+        if self._local is None:
+            self._meet(timeout)
+
+    def _meet(self, timeout: float) -> None:
+        """Find the other ranks."""
+        if self.world.address:
+            self._open_store(self.world.address, self.world.port)
+        else:
+            self._mpi = MpiBackend(self.world, None)
+            self._open_store(*self._meet_by_mpi())
+        self.watch = Watch(self.world, self._client(watched=True), timeout)
+        self.watch.on_lost = self._abort
+
+    def _open_store(self, address: str, port: int) -> None:
+        if self.rank == 0 and self._server is None:
+            self._server = Server(address, port, self.size, self.world.job)
+            port = self._server.port
+        self._address = address, port
+        self.store = self._client(watched=False)
+
+    def _client(self, watched: bool) -> Client:
+        process = f"{socket.gethostname()}:{os.getpid()}"
+        hello = {"rank": self.rank, "size": self.size, "job": self.world.job, "process": process, "watched": watched}
+        return Client(*self._address, hello)
+
+    def _meet_by_mpi(self) -> tuple[str, int]:
+        """Where MPI's own manager started the ranks: rank 0 opens the store, MPI carries its address."""
+        address = socket.gethostname() if self.world.local_size < self.size else "127.0.0.1"
+        if self.rank == 0:
+            self._server = Server(address, 0, self.size, self.world.job)
+        return self.mpi.comm.bcast((address, self._server.port) if self._server else None)
+
+    # ---------------------------------------------------------------- backends
+
+    @property
+    def mpi(self) -> MpiBackend:
+        if self._mpi is None:
+            self._mpi = MpiBackend(self.world, self.store)
+        return self._mpi
+
+    def backend(self, device: Device) -> Any:
+        """What reduces the memory of `device`. Errors: RuntimeError where the library, or the GPU, is missing."""
+        if self._local is not None:
+            return self._local
+        if device.is_cpu:
+            return self.mpi
+        if self._nccl is None:
+            from .nccl import NcclBackend
+
+            self._nccl = NcclBackend(self.world, self.store, device.index or 0)
+        return self._nccl
+
+    def start(self, device: Device, name: str, call: str, *operands: Any) -> tuple[Entry, Any]:
+        """Enter a collective: `call` is the backend's method, `name` what messages say of it."""
+        backend = self.backend(device)
+        entry = self.watch.enter(name)
+        return entry, getattr(backend, call)(*operands)
+
+    def run(self, device: Device, name: str, call: str, *operands: Any) -> None:
+        """Enter a collective and wait for it (on a GPU: the current stream does)."""
+        self.join(*self.start(device, name, call, *operands))
+
+    def join(self, entry: Entry, request: Any) -> None:
+        """Wait. Errors: PeerLost, CollectiveTimeout."""
+        if hasattr(request, "join"):
+            self.watch.check(entry)
+            request.join()
+            return
+        begin, pause = time.perf_counter(), 20e-6
+        while not request.is_done():
+            if time.perf_counter() - begin > SPIN_SECONDS:
+                self.watch.check(entry)
+                time.sleep(pause)
+                pause = min(1.5 * pause, LONGEST_PAUSE)
+
+    # ---------------------------------------------------------------- small facts, by the store
+
+    def exchange(self, what: str, value: Any) -> list[Any]:
+        """The values (of what JSON holds) of all ranks, in order. Every rank calls it.
+
+        Errors: PeerLost, CollectiveTimeout.
+        """
+        if self.size == 1:
+            return [value]
+        self._exchanges += 1
+        entry = self.watch.enter(what)
+        names = [f"exchange/{self._exchanges}/{rank}" for rank in range(self.size)]
+        self.store.set(names[self.rank], value)
+        while True:
+            values = self.store.get(names, 0.5)["values"]
+            if len(values) == self.size:
+                return [values[name] for name in names]
+            self.watch.check(entry)
+
+    # ---------------------------------------------------------------- the end
+
+    def fail(self, error: BaseException) -> None:
+        """This rank ends by an exception: the others hear of it, and MPI is not waited for."""
+        if not self.has_failed:
+            self.has_failed = True
+            if self.size > 1 and not isinstance(error, (PeerLost, CollectiveTimeout)):
+                self.watch.fail(error)
+
+    def close(self) -> None:
+        """Leave: all ranks do. One that failed leaves at once."""
+        if self.has_failed or self.size == 1:
+            return
+        self.has_failed = True
+        self.watch.finish()
+        until = time.monotonic() + END_SECONDS
+        while not self.watch.all_finished() and not self.watch.lost and time.monotonic() < until:
+            time.sleep(0.01)
+        if self.watch.all_finished():
+            if self._nccl is not None:
+                self._nccl.close()
+            if self._mpi is not None:
+                self._mpi.close()
+
+    def _abort(self) -> None:
+        if self._nccl is not None:
+            self._nccl.abort()
+
+
+_group: ProcessGroup | None = None
+
+
+def init_process_group(timeout: float = 600.0) -> ProcessGroup:
+    """Join the other ranks; a second call gives the group that is there.
+
+    timeout: seconds that a rank waits in a collective for one that does not come (one that compiles is waited for).
+    Errors: ValueError for environment variables that make no sense; StoreError where the ranks cannot meet.
+    """
+    global _group
+    if _group is None:
+        if not timeout > 0:
+            raise ValueError(message("init_process_group", "timeout must be a positive number", got=repr(timeout)))
+        _group = ProcessGroup(read_world(), float(timeout))
+        _hook_exceptions(_group)
+        atexit.register(_group.close)
+    return _group
+
+
+def get_group() -> ProcessGroup:
+    """The group. Errors: RuntimeError before init_process_group."""
+    if _group is None:
+        help = "call blutrain.distributed.init_process_group() first"
+        raise RuntimeError(message("distributed", "there is no process group", help=help))
+    return _group
+
+
+def is_initialized() -> bool:
+    """Whether this process has joined a group."""
+    return _group is not None
+
+
+def get_rank() -> int:
+    """This process's rank; 0 without a group."""
+    return 0 if _group is None else _group.rank
+
+
+def get_world_size() -> int:
+    """The number of ranks; 1 without a group."""
+    return 1 if _group is None else _group.size
+
+
+def destroy_process_group() -> None:
+    """Leave the group; all ranks call it. It happens by itself when the process ends."""
+    global _group
+    if _group is not None:
+        group, _group = _group, None
+        atexit.unregister(group.close)
+        group.close()
+
+
+def flush_pending() -> None:
+    """Compute what nova has recorded: collectives run in the order in which the program called them, on every rank."""
+    if dispatch.recorder is not None and not dispatch.recorder.recording:
+        dispatch.recorder.flush()
+
+
+def _hook_exceptions(group: ProcessGroup) -> None:
+    """An exception that nobody catches tells the other ranks before it ends this one."""
+    before = sys.excepthook
+
+    def hook(kind, error, traceback) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            before(kind, error, traceback)
+            sys.stderr.flush()
+        group.fail(error)
+        if issubclass(kind, KeyboardInterrupt):
+            before(kind, error, traceback)
+
+    sys.excepthook = hook

@@ -1,0 +1,199 @@
+"""The reducer: averages the gradients of a model over all ranks during backward, bucket by bucket.
+
+Eager, the engine calls `ready(leaf)` as each gradient is there: it is copied into its bucket, of which `leaf.grad` then
+is a view, and a bucket that is full starts its all-reduce while backward goes on; `finish()` waits for all. Buckets
+start in the order of their numbers on every rank, whatever the order of the gradients. Where nova records the backward
+it calls `reduce(grads)` instead, which says the same in one primitive per bucket.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy
+
+from ..errors import message
+from ..tensor import dispatch
+from ..tensor.aval import Aval
+from ..tensor.device import cpu
+from ..tensor.primitive import Collective, NotDifferentiable, define
+from ..tensor.tensor import Tensor
+from .buckets import Bucket, plan_buckets
+from .group import ProcessGroup, get_group
+
+_reducers: list[Reducer] = []
+
+
+class Reducer:
+    """For the parameters (name, tensor) that are given. `is_syncing`: whether a backward reduces (see no_sync)."""
+
+    def __init__(
+        self, named_parameters: list[tuple[str, Tensor]], group: ProcessGroup, cap_bytes: int, find_unused: bool
+    ):
+        self.group, self.find_unused = group, find_unused
+        self.is_syncing = group.size > 1
+        self.number = len(_reducers)  # the same on all ranks, which make their reducers in one order
+        _reducers.append(self)
+        self.buckets = plan_buckets(named_parameters, cap_bytes)
+        self._place = {id(m.parameter): (b, i) for b in self.buckets for i, m in enumerate(b.members)}
+        self._flat: dict[int, Any] = {}  # bucket -> its array
+        self._views: dict[int, list[Tensor]] = {}  # bucket -> the members' gradients
+        self._reset()
+
+    def _reset(self) -> None:
+        self._missing = {b.number: {id(m.parameter) for m in b.members} for b in self.buckets}
+        self._under_way: list[tuple[Any, Any]] = []  # of the first buckets, in order
+        self._began = False
+
+    # ---------------------------------------------------------------- eager
+
+    def ready(self, leaf: Tensor) -> None:
+        """The gradient of `leaf` is in leaf.grad; None: this rank adds nothing to it."""
+        bucket, index = self._place[id(leaf)]
+        self._began = True
+        self._fill(bucket, index)
+        self._missing[bucket.number].discard(id(leaf))
+        self._start_full()
+
+    def finish(self) -> None:
+        """Backward is over: all gradients are averages over the ranks from here on.
+
+        Errors: RuntimeError where a parameter got no gradient, unless the reducer finds unused ones.
+        """
+        if not self._began:
+            return
+        try:
+            unused = [m for b in self.buckets for m in b.members if id(m.parameter) in self._missing[b.number]]
+            if unused and not self.find_unused:
+                raise RuntimeError(unused_message([m.name for m in unused]))
+            for member in unused:
+                self.ready(member.parameter)
+            for entry, request in self._under_way:
+                self.group.join(entry, request)
+            if self.find_unused:
+                self._drop_unused({id(m.parameter) for m in unused})
+        finally:
+            self._reset()
+
+    def _fill(self, bucket: Bucket, index: int) -> None:
+        """Bring one gradient into the bucket: leaf.grad becomes a view of it. A missing one counts as zero."""
+        leaf, view = bucket.members[index].parameter, self._view(bucket)[index]
+        grad = leaf.grad
+        if grad is view:
+            return
+        target = view._buffer()
+        if grad is None:
+            target[...] = 0
+        else:
+            target[...] = grad._buffer()
+        view._bump_version()
+        leaf.grad = view
+
+    def _view(self, bucket: Bucket) -> list[Tensor]:
+        """The gradients of a bucket as tensors that share its memory, which is made at the first use."""
+        if bucket.number not in self._views:
+            with bucket.device.activate():
+                flat = self._flat[bucket.number] = bucket.device.xp.zeros(bucket.size, bucket.dtype.numpy)
+            self._views[bucket.number] = [Tensor._wrap(m.view(flat), bucket.device) for m in bucket.members]
+        return self._views[bucket.number]
+
+    def _start_full(self) -> None:
+        """Start what can start; let the library work on what is under way."""
+        while len(self._under_way) < len(self.buckets) and not self._missing[len(self._under_way)]:
+            bucket = self.buckets[len(self._under_way)]
+            with bucket.device.activate():
+                self._under_way.append(self.start(bucket, self._flat[bucket.number]))
+        for _, request in self._under_way:
+            if not request.is_done():
+                break
+
+    def start(self, bucket: Bucket, flat: Any) -> tuple[Any, Any]:
+        """Enter the all-reduce of a bucket whose gradients lie in `flat`."""
+        name = f"gradients, bucket {bucket.number} of {len(self.buckets)} ({bucket.dtype.short}[{bucket.size}])"
+        return self.group.start(bucket.device, name, "all_reduce", flat, flat, "mean")
+
+    def _drop_unused(self, mine: set[int]) -> None:
+        """Parameters that no rank used have no gradient, as in a single process."""
+        members = [m for b in self.buckets for m in b.members]
+        used = numpy.array([id(m.parameter) not in mine for m in members], numpy.uint8)
+        self.group.run(cpu, "which parameters are used", "all_reduce", used, used, "max")
+        for member, flag in zip(members, used, strict=True):
+            if not flag:
+                member.parameter.grad = None
+
+    # ---------------------------------------------------------------- recorded by nova
+
+    def reduce(self, grads: dict[int, Tensor]) -> dict[int, Tensor]:
+        """The averages of gradients (by id of the parameter), as primitives: one per bucket, in order.
+
+        Errors: RuntimeError where a parameter has no gradient.
+        """
+        missing = [m.name for b in self.buckets for m in b.members if id(m.parameter) not in grads]
+        if missing:
+            raise RuntimeError(unused_message(missing))
+        result = {}
+        for bucket in self.buckets:
+            operands = [grads[id(m.parameter)] for m in bucket.members]
+            attrs = {
+                "reducer": self.number,
+                "bucket": bucket.number,
+                "offsets": tuple(m.offset for m in bucket.members),
+            }
+            reduced = dispatch.apply(REDUCE_BUCKET, *operands, size=bucket.size, **attrs)
+            result.update({id(m.parameter): r for m, r in zip(bucket.members, reduced, strict=True)})
+        return result
+
+
+def unused_message(names: list[str]) -> str:
+    """The text of the error where parameters got no gradient."""
+    shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    return message(
+        "DataParallel",
+        "parameters got no gradient in this backward, so their average over the ranks is not known",
+        expected="every parameter takes part in the loss",
+        got=shown,
+        help="find_unused_parameters=True, or requires_grad_(False) before the model is wrapped",
+    )
+
+
+# ---------------------------------------------------------------- the primitive
+
+
+def _infer_bucket(*grads: Aval, reducer, bucket, offsets, size):
+    return grads
+
+
+def _eager_bucket(xp, *grads, reducer, bucket, offsets, size):
+    """Copies the gradients into a flat array and reduces it; the results are views of it."""
+    flat = xp.zeros(size, grads[0].dtype)
+    views = [flat[o : o + g.size].reshape(g.shape) for o, g in zip(offsets, grads, strict=True)]
+    for view, grad in zip(views, grads, strict=True):
+        view[...] = grad
+    get_group().join(*start_bucket(flat, reducer, bucket))
+    return tuple(views)
+
+
+def start_bucket(flat: Any, reducer: int, bucket: int) -> tuple[Any, Any]:
+    """Enter the all-reduce of a bucket: what a compiled program does where its last gradient is there."""
+    owner = _reducers[reducer]
+    return owner.start(owner.buckets[bucket], flat)
+
+
+def wait_bucket(started: tuple[Any, Any]) -> None:
+    """Wait for what start_bucket gave."""
+    get_group().join(*started)
+
+
+REDUCE_BUCKET = define(
+    "reduce_bucket",
+    "effect",
+    infer=_infer_bucket,
+    eager=_eager_bucket,
+    vjp=NotDifferentiable("gradients are averaged after backward; use all_reduce inside of it"),
+    nova=Collective("bucket", start_bucket, wait_bucket),
+    num_results=-1,
+    doc=(
+        "reduce_bucket(*grads, *, reducer, bucket, offsets, size): the averages over all ranks of the gradients in one "
+        "bucket, each `offsets[i]` elements into a flat vector of `size`."
+    ),
+)

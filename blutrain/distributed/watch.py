@@ -1,0 +1,165 @@
+"""The watchdog: each rank tells the store twice a second what it is doing, and learns of ranks that die or do not come.
+
+A rank that waits in a collective asks `check`: it raises once a rank is lost, has ended, or has not entered the
+collective for `timeout` seconds. A rank that compiles counts as being on its way (`tensor.dispatch.busy` says so).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from ..errors import message
+from ..tensor import dispatch
+from .environment import World
+from .errors import CollectiveTimeout, PeerLost
+from .store import Client
+
+BEAT_SECONDS = 0.5
+SILENT_SECONDS = 60.0  # a rank not heard of for so long is lost, though its connection stands (its host is gone)
+LAST_SECONDS = 4.0  # what a rank has to end by itself once another one is lost
+KEPT = 64  # collectives remembered for messages
+
+
+class Entry:
+    """A collective that this rank has entered: its number, what it is, since when."""
+
+    __slots__ = ("name", "number", "since")
+
+    def __init__(self, number: int, name: str):
+        self.number, self.name, self.since = number, name, time.monotonic()
+
+    def __str__(self) -> str:
+        return f"{self.name} (collective {self.number})"
+
+
+class Watch:
+    """What this rank knows of the others, kept up to date by a thread."""
+
+    def __init__(self, world: World, client: Client, timeout: float):
+        self.world, self.timeout = world, timeout
+        self.lost: dict[int, str] = {}
+        self.states: dict[int, dict[str, Any]] = {}
+        self.on_lost: Any = None  # called once, in the thread, when another rank is lost
+        self._entered = 0
+        self._names: dict[int, str] = {}
+        self._client, self._end, self._error = client, None, None
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        self._thread.start()
+
+    def enter(self, name: str) -> Entry:
+        """Note that this rank enters a collective."""
+        self._entered += 1
+        self._names[self._entered] = name
+        self._names.pop(self._entered - KEPT, None)
+        return Entry(self._entered, name)
+
+    def check(self, entry: Entry) -> None:
+        """Errors: PeerLost, CollectiveTimeout where `entry` cannot be expected to finish."""
+        for rank, why in self.lost.items():
+            raise PeerLost(message("distributed", f"rank {rank} is lost", got=why, help=f"it happened during {entry}"))
+        missing = self._missing(entry)
+        ended = [rank for rank in missing if self.states.get(rank, {}).get("end")]
+        if ended:
+            raise CollectiveTimeout(self._text(entry, f"{_ranks(ended)} ended without entering it", missing))
+        if time.monotonic() - entry.since < self.timeout:
+            return
+        if missing and all(self.states.get(rank, {}).get("busy") for rank in missing):
+            return
+        rule = f"{_ranks(missing)} did not come within {self.timeout:g} s" if missing else "it does not end"
+        raise CollectiveTimeout(self._text(entry, rule, missing or list(self.states)))
+
+    def _missing(self, entry: Entry) -> list[int]:
+        others = (rank for rank in range(self.world.size) if rank != self.world.rank)
+        return [rank for rank in others if self.states.get(rank, {}).get("entered", 0) < entry.number]
+
+    def _text(self, entry: Entry, rule: str, ranks: list[int]) -> str:
+        lines = [f"rank {rank}: {self._whereabouts(rank, entry)}" for rank in ranks]
+        help = (
+            "all ranks must call the same collectives in the same order; timeout= of init_process_group gives more time"
+        )
+        return message(str(entry), rule, got="\n    ".join(["", *lines]), help=help)
+
+    def _whereabouts(self, rank: int, entry: Entry) -> str:
+        state = self.states.get(rank)
+        if state is None:
+            return "never heard of"
+        names = state.get("names", {})
+        if str(entry.number) in names and names[str(entry.number)] != entry.name:
+            return f"entered {names[str(entry.number)]} as its collective {entry.number}"
+        last = (
+            f"last in {names[str(state['entered'])]} (collective {state['entered']})"
+            if names
+            else "in no collective yet"
+        )
+        doing = state.get("end") or state.get("busy") or "running"
+        return f"{last}, {doing}, heard of {state['silent']:.1f} s ago"
+
+    # ---------------------------------------------------------------- telling the others
+
+    def fail(self, error: BaseException) -> None:
+        """This rank is about to end by an exception."""
+        self._error = f"it raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        self._beat()
+
+    def finish(self) -> None:
+        """This rank ends as it should: the others hear of it."""
+        self._end = "ended"
+        self._beat()
+
+    def all_finished(self) -> bool:
+        """Whether every rank has ended as it should."""
+        self._beat()
+        return not self.lost and all(self.states.get(r, {}).get("end") for r in range(self.world.size))
+
+    def _state(self) -> dict[str, Any]:
+        names = {str(number): name for number, name in list(self._names.items())}
+        return {
+            "entered": self._entered,
+            "names": names,
+            "busy": dispatch.busy,
+            "end": self._end,
+            "error": self._error,
+        }
+
+    # ---------------------------------------------------------------- the thread
+
+    def _run(self) -> None:
+        while self._beat():
+            time.sleep(BEAT_SECONDS)
+        if self._end is None and self._error is None:
+            self._leave()
+
+    def _beat(self) -> bool:
+        """One heartbeat. False: another rank is lost."""
+        request = {"do": "state", "rank": self.world.rank, "state": self._state()}
+        try:
+            answer = self._client.ask(request)
+        except (OSError, ValueError):
+            if self._end is None:
+                self.lost.setdefault(0, "its process is gone")
+            return False
+        self.states = {int(rank): state for rank, state in answer["states"].items()}
+        lost = {int(rank): why for rank, why in answer["lost"].items() if int(rank) != self.world.rank}
+        for rank, state in self.states.items():
+            if state["silent"] > SILENT_SECONDS and not state.get("end") and rank != self.world.rank:
+                lost.setdefault(rank, f"not heard of for {state['silent']:.0f} s")
+        self.lost.update(lost)
+        return not self.lost
+
+    def _leave(self) -> None:
+        """Another rank is lost: this one ends, by the exception that its next collective raises, or else here."""
+        if self.on_lost is not None:
+            self.on_lost()
+        time.sleep(LAST_SECONDS)
+        if self._error is None:
+            rank, why = next(iter(self.lost.items()))
+            print(f"distributed: rank {rank} is lost ({why}): rank {self.world.rank} ends", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
