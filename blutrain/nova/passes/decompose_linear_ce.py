@@ -16,7 +16,7 @@ divided by the number of rows kept where the reduction is "mean". The values are
 from (the maximum of each row is subtracted, ignored rows count for nothing, a target out of range sets the check's
 flag); sums over rows are added in another order.
 
-Chunk size: `chunk_rows`.
+Chunk size: `chunk_rows`. Where the target can, the form of decompose_linear_ce_shifted is taken instead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from ...tensor.ops.composite.cross_entropy import compose_check
 from ...tensor.primitive import TABLE
 from ..capabilities import Capabilities, capabilities
 from ..dialect.graph import Graph, attributes
+from . import decompose_linear_ce_shifted as shifted
 from .decompose_composites import CHECKED, splice
+from .set_precision import PRECISION
 from .template import template_of
 
 NAME = "decompose_linear_ce"
@@ -53,10 +55,14 @@ def chunk_rows(num_rows: int, num_classes: int, itemsize: int, target: Capabilit
 
 def run(module: ir.Module, facts) -> None:
     graph = Graph(module)
+    held = module.operation.attributes
+    is_narrow = PRECISION in held and ir.StringAttr(held[PRECISION]).value == "bf16"
     for op in graph.operations():
         if op.name == "nova.linear_ce":
             with ir.InsertionPoint(op), op.location:
-                graph.replace(op, _Expansion(graph, op, capabilities(facts)).results())
+                expansion = Expansion(graph, op, capabilities(facts))
+                is_shifted = shifted.applies(expansion)
+                graph.replace(op, shifted.results(expansion, is_narrow) if is_shifted else expansion.results())
     graph.sweep()
 
 
@@ -68,7 +74,7 @@ def _compose_check(target, *, num_classes: int, ignore_index: int):
 _CHECK = dataclasses.replace(TABLE["cross_entropy"], compose=_compose_check)
 
 
-class _Expansion:
+class Expansion:
     """One linear_ce: its operands, and the operations created for it at the current insertion point."""
 
     def __init__(self, graph: Graph, op: ir.Operation, capabilities: Capabilities):
@@ -87,20 +93,24 @@ class _Expansion:
         """The values that replace the results. Sums are added up chunk by chunk: none outlives its chunk."""
         self._check()
         scale = self._scale()
-        size = chunk_rows(self.rows, self.weight.shape[0], self.dtype.itemsize, self.capabilities)
         parts: list[list[ir.Value]] = []
-        for start in range(0, self.rows, size):
-            new = self._chunk(start, min(size, self.rows - start), scale)
-            parts = [self._join(i, a, b) for i, (a, b) in enumerate(zip(parts, new))] if parts else [[v] for v in new]
-        losses, *gradients = [self._concat(p) for p in parts]
-        return [self._loss(losses), *gradients]
+        for start, count in self.chunks(self.dtype.itemsize):
+            new = self._chunk(start, count, scale)
+            parts = [self.join(i, a, b) for i, (a, b) in enumerate(zip(parts, new))] if parts else [[v] for v in new]
+        losses, *gradients = [self.concat(p) for p in parts]
+        return [self.loss(losses), *gradients]
 
-    def _join(self, result: int, parts: list[ir.Value], part: ir.Value) -> list[ir.Value]:
+    def chunks(self, itemsize: int) -> list[tuple[int, int]]:
+        """First row and number of rows of every chunk, where a logit takes `itemsize` bytes."""
+        size = chunk_rows(self.rows, self.weight.shape[0], itemsize, self.capabilities)
+        return [(start, min(size, self.rows - start)) for start in range(0, self.rows, size)]
+
+    def join(self, result: int, parts: list[ir.Value], part: ir.Value) -> list[ir.Value]:
         """Result `result` of the chunks so far and one more: rows (losses, dx) one behind the other, the rest added."""
         is_rows = result == 0 or (result == 1 and self.attrs["needs"][0])
         return [*parts, part] if is_rows else [self._make("add", [parts[0], part])]
 
-    def _loss(self, losses: ir.Value) -> ir.Value:
+    def loss(self, losses: ir.Value) -> ir.Value:
         """The losses of all rows, reduced."""
         if self.attrs["reduction"] == "none":
             return losses
@@ -119,14 +129,14 @@ class _Expansion:
 
     def _chunk(self, start: int, count: int, scale: ir.Value | None) -> list[ir.Value]:
         """The losses of `count` rows, and the gradients asked for."""
-        x = self._slice(self.x, start, count)
-        target = self._slice(self.target, start, count)
+        x = self.slice(self.x, start, count)
+        target = self.slice(self.target, start, count)
         logits = self._make("linear", [x, self.w, *self.bias])
         losses, lse = self._make("cross_entropy", [logits, target], self.loss_attrs)
         losses.owner.attributes[CHECKED] = ir.UnitAttr.get()
         if scale is None:
             return [losses]
-        rows = self._slice(scale, start, count) if self.attrs["reduction"] == "none" else self._expand(scale, count)
+        rows = self.slice(scale, start, count) if self.attrs["reduction"] == "none" else self._expand(scale, count)
         g = self._make("cross_entropy_backward", [rows, logits, target, lse], self.loss_attrs)
         return [losses, *self._make("linear_backward", [g, x, self.w], {"needs": self.attrs["needs"]})]
 
@@ -148,7 +158,7 @@ class _Expansion:
         count = self._make("sum", [kept], {"dims": (0,), "keepdim": False})
         return self._make("cast", [count], {"dtype": self.dtype})
 
-    def _slice(self, value: ir.Value, start: int, count: int) -> ir.Value:
+    def slice(self, value: ir.Value, start: int, count: int) -> ir.Value:
         shape = self.graph.aval(value).shape
         if count == shape[0]:
             return value
@@ -159,5 +169,5 @@ class _Expansion:
     def _expand(self, value: ir.Value, count: int) -> ir.Value:
         return self._make("expand", [value], {"shape": (count,)})
 
-    def _concat(self, parts: list[ir.Value]) -> ir.Value:
+    def concat(self, parts: list[ir.Value]) -> ir.Value:
         return parts[0] if len(parts) == 1 else self._make("concat", parts, {"dim": 0})
