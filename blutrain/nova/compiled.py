@@ -44,10 +44,10 @@ _DEPTH = 3  # how far guards look into objects that attributes hold
 class State(NamedTuple):
     """What a call's key holds of a module: the tree, the guards of both kinds, the settings of the process."""
 
-    tree: tuple
-    stable: tuple
-    changeable: tuple
-    settings: tuple
+    tree: tuple = ()
+    stable: tuple = ()
+    changeable: tuple = ()
+    settings: tuple = ()
 
 
 class CompiledModule:
@@ -67,9 +67,9 @@ class CompiledModule:
         self.has_hooks = False
         self._places: dict[str, dict[tuple[int, str], weakref.ref]] = {"stable": {}, "changeable": {}, "inputs": {}}
         self._found: dict[str, list] = {}
-        self._numbers: dict[State, int] = {}
-        self._state = State((), (), (), ())
-        self._before = self._state
+        self._numbers: dict[tuple, int] = {}
+        self._state = self._before = State()
+        self._structure = self._number = -1
         self._epoch = self._device_epoch = None
         self._device: Any = None
 
@@ -77,23 +77,31 @@ class CompiledModule:
 
     def key(self) -> int:
         """A small number for the state of the module: tree, modes, requires_grad, noted attributes, settings."""
-        tree, stable = self._state.tree, self._state.stable
-        epoch = structure_epoch.value, storage_epoch.value
-        if self._epoch != epoch:
+        epoch, settings = (structure_epoch.value, storage_epoch.value), _settings()
+        if epoch == self._epoch and settings == self._state.settings and not self._places["changeable"]:
+            return self._number
+        state = self._state._replace(changeable=self._guards("changeable"), settings=settings)
+        if epoch != self._epoch:
             self._epoch = epoch
-            tree, stable = self._tree(), self._guards("stable")
-        settings = config.get("matmul_precision"), get_default_dtype()
-        return self._enter(State(tree, stable, self._guards("changeable"), settings))
+            state = state._replace(tree=self._tree(), stable=self._guards("stable"))
+            self._structure = self._intern(state[:2])
+        return self._enter(state)
 
     def _enter(self, state: State) -> int:
-        number = self._numbers.get(state)
+        """The number of a state with the structure `_structure`."""
+        number = self._intern((self._structure, *state[2:]))
+        if number != self._number:
+            self._before, self._number = self._state, number
+        self._state = state
+        return number
+
+    def _intern(self, key: tuple) -> int:
+        """A number for a key, the same for equal keys."""
+        number = self._numbers.get(key)
         if number is None:
             if len(self._numbers) > MAX_STATES:
                 self._numbers.clear()
-            number = self._numbers[state] = next(_tokens)
-        if state is not self._state and state != self._state:
-            self._before = self._state
-        self._state = state
+            number = self._numbers[key] = next(_tokens)
         return number
 
     def _guards(self, kind: str) -> tuple:
@@ -177,12 +185,14 @@ class CompiledModule:
 
     def recorded_key(self) -> int:
         """The key that the call just recorded would have had, had all it reads been known before."""
-        found, self._epoch = self._found, None
-        stable, changeable = (
-            self._state.stable + tuple(found["stable"]),
-            self._state.changeable + tuple(found["changeable"]),
-        )
-        return self._enter(self._state._replace(stable=stable, changeable=changeable))
+        state, found = self._state, self._found
+        if found["stable"] or found["changeable"]:
+            self._epoch = None
+            state = state._replace(
+                stable=state.stable + tuple(found["stable"]), changeable=state.changeable + tuple(found["changeable"])
+            )
+            self._structure = self._intern(state[:2])
+        return self._enter(state)
 
     @property
     def has_new_inputs(self) -> bool:
@@ -297,6 +307,11 @@ class _Identity:
 
     def __hash__(self) -> int:
         return id(self.value)
+
+
+def _settings() -> tuple:
+    """What forward may depend on besides the module and its arguments."""
+    return config.get("matmul_precision"), get_default_dtype()
 
 
 def random_state() -> tuple:

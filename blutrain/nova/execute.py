@@ -50,7 +50,8 @@ def flush_log(recorder: Recorder, log: Log) -> None:
     slots = {key: weakref.ref(tensor) for key, tensor in log.grad_tensors.items()}
     log.grad_tensors.clear()
     try:
-        graph = _graph(log)
+        held = log.held()
+        graph = _graph(log, held)
         wanted, views = _wanted(log, graph)
         _separate_inputs(log)
         results = _execute(recorder, log, step, wanted)
@@ -62,12 +63,14 @@ def flush_log(recorder: Recorder, log: Log) -> None:
         log.uncount()
         raise
     log.unmark()
-    recorder.note_updates(log)
-    _view(log, results, views)
-    if not log.taped and any(t.requires_grad for refs in log.live.values() for t in alive(refs)):
-        OpenGraph(recorder, log, results, graph)
+    if step.writes:
+        recorder.note_updates(step)
+    if views:
+        _view(log, results, views)
+    if graph is not None and not log.taped:
+        OpenGraph(recorder, log, held, results, graph)
     log.ungate()
-    _resolve(log, results, views)
+    _resolve(log, held, results, views)
     _deliver_gradients(recorder, log, results, slots)
     if step.consumed is not None:
         recorder.slots.consume(step.consumed)
@@ -79,21 +82,23 @@ def flush_log(recorder: Recorder, log: Log) -> None:
 
 def wanted_trace(log: Log) -> Trace:
     """The trace of a log that is about to be flushed, with what is wanted of it as outputs."""
-    return trace_of(log, sorted(_wanted(log, _graph(log))[0]))
+    return trace_of(log, sorted(_wanted(log, _graph(log, log.held()))[0]))
 
 
-def _wanted(log: Log, graph: OpenValues) -> tuple[set[int], dict[int, int]]:
+def _wanted(log: Log, graph: OpenValues | None) -> tuple[set[int], dict[int, int]]:
     """Values that somebody holds or a later backward reads, without those that are views; and the views."""
-    held = {h.value for h in alive(log.handles)}
+    wanted = {h.value for h in alive(log.handles)}
+    if graph is not None:
+        wanted |= graph.made
     grads = {value for _, value in log.grads.values()}
-    views = _views(log, held | graph.made, grads)
-    return (held | grads | graph.made) - views.keys(), views
+    views = _views(log, wanted, grads) if log.steps[-1].has_views else {}
+    return (wanted | grads) - views.keys(), views
 
 
-def _graph(log: Log) -> OpenValues:
-    """What a later backward on tensors still held will read."""
-    held = frozenset(v for v, refs in log.live.items() if any(t.requires_grad for t in alive(refs)))
-    return open_values(log.steps, held) if held else OpenValues((), frozenset(), False)
+def _graph(log: Log, held: dict[int, list[Tensor]]) -> OpenValues | None:
+    """What a later backward on tensors still held will read; None where no gradient can flow."""
+    roots = frozenset([v for v, tensors in held.items() if any([t.requires_grad for t in tensors])])
+    return open_values(log.steps, roots) if roots else None
 
 
 def _views(log: Log, wanted: set[int], grads: set[int]) -> dict[int, int]:
@@ -101,8 +106,6 @@ def _views(log: Log, wanted: set[int], grads: set[int]) -> dict[int, int]:
 
     They are made again as views, so that what is written to one shows in the other, as in eager mode.
     """
-    if not any(step.views for step in log.steps):
-        return {}
     views = {}
     for value in wanted - grads:
         root = log.root_value(value)
@@ -268,22 +271,22 @@ def _view(log: Log, results: dict[int, Any], views: dict[int, int]) -> None:
         results[value] = array(value)
 
 
-def _resolve(log: Log, results: dict[int, Any], views: dict[int, int]) -> None:
+def _resolve(log: Log, held: dict[int, list[Tensor]], results: dict[int, Any], views: dict[int, int]) -> None:
     """Give every pending tensor its array: one for each handle."""
-    owners: dict[int, Handle] = {}
+    given: set[int] = set()
     for handle in alive(log.handles):
-        array = results[handle.value]
-        first = owners.setdefault(handle.value, handle)
-        handle.array, handle.log = array if first is handle else array.copy(), None
-    for refs in log.live.values():
-        for tensor in alive(refs):
+        value = handle.value
+        handle.array, handle.log = results[value].copy() if value in given else results[value], None
+        given.add(value)
+    for tensors in held.values():
+        for tensor in tensors:
             if tensor._pending is not None:
                 tensor._array, tensor._pending = tensor._pending.array, None
     for value, root in views.items():
         base = log.externals.get(root)
         if base is None:
-            base = next(iter(alive(log.live.get(root, ()))), None) if log.is_made(root) else log.captured(root)
-        for tensor in alive(log.live.get(value, ())) if base is not None else ():
+            base = next(iter(held.get(root, ())), None) if log.is_made(root) else log.captured(root)
+        for tensor in held.get(value, ()) if base is not None else ():
             dispatch.link_view(tensor, base)
 
 
@@ -298,6 +301,8 @@ def _close_consumed(log: Log, step: Step) -> None:
 
 def _deliver_gradients(recorder: Recorder, log: Log, results: dict[int, Any], slots: dict[int, weakref.ref]) -> None:
     """Gradients that no step consumed become `p.grad`. slots: id of the parameter -> the tensor that p.grad gave."""
+    if not log.grads:
+        return
     added_to = {id(log.leaf(leaf)) for step in log.steps for leaf, _ in step.grad_operands}
     taken = {h.value for h in alive(log.handles)}
     for key, (parameter, value) in log.grads.items():

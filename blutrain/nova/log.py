@@ -545,6 +545,10 @@ class Log:
                 twin = tensors[value]
                 tensor.grad_fn, tensor.requires_grad, tensor._index = twin.grad_fn, twin.requires_grad, twin._index
 
+    def held(self) -> dict[int, list[Tensor]]:
+        """The pending tensors that user code still holds, by value."""
+        return {value: tensors for value, refs in self.live.items() if (tensors := alive(refs))}
+
     def bindings(self) -> dict[int, Any]:
         """Arrays and numbers of everything that came from outside, by value."""
         result = {v: array_of(t) for step in self.steps for v, t in step.captured}

@@ -7,13 +7,14 @@ operation on such a tensor) it is built then, from the recorded steps.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from ..tensor import dispatch
 from ..tensor.tensor import Tensor
 from .log import Log
 from .retape import OpenValues, open_values, rebuild
-from .steps import Handle, alive
+from .steps import Handle
 
 if TYPE_CHECKING:
     from .record import Recorder
@@ -22,33 +23,47 @@ if TYPE_CHECKING:
 class OpenGraph:
     """Steps of a flushed log with the values that were kept of them.
 
-    held: value -> the real tensors that stand for it; kept: value -> tensor that backward reads (held ones and inputs
-    among them); scalars: value -> number that backward reads.
+    kept: value -> tensor that backward reads (aliases of held ones and inputs among them); scalars: value -> number that
+    backward reads; used: roots of backwards since. It is owned by the tensors that were held, and does not own them.
     """
 
-    def __init__(self, recorder: Recorder, log: Log, results: dict[int, Any], values: OpenValues):
-        own = any(v in step.updates for step in log.steps for v in values.kept)
+    def __init__(
+        self, recorder: Recorder, log: Log, held: dict[int, list[Tensor]], results: dict[int, Any], values: OpenValues
+    ):
+        own = values.is_open and any(v in step.updates for step in log.steps for v in values.kept)
         self.recorder, self.clock = recorder, recorder.clock - own
         self.steps, self.device, self.owner = list(log.steps), log.device, log.owner
         self.used: list[int] = []
         self.has_boundary = bool(log.proxies) or any(t.grad_fn is not None for t in log.externals.values())
-        self.held = {v: [t for t in alive(refs) if t.requires_grad] for v, refs in log.live.items()}
+        self._held = [(v, weakref.ref(t)) for v, tensors in held.items() for t in tensors if t.requires_grad]
         self.kept: dict[int, Tensor] = {}
         self.scalars: dict[int, float | int] = {}
-        self.externals = dict(log.externals) if values.is_open else {}
-        numbers = log.scalar_values() if values.is_open else {}
-        for v in values.kept if values.is_open else ():
+        self.externals: dict[int, Tensor] = {}
+        if values.is_open:
+            self._keep(log, results, values)
+        deferred = dispatch.tape.deferred(self.open)
+        for _, ref in self._held:
+            ref().grad_fn = deferred
+
+    def _keep(self, log: Log, results: dict[int, Any], values: OpenValues) -> None:
+        self.externals, numbers = dict(log.externals), log.scalar_values()
+        for v in values.kept:
             if v in numbers:
                 self.scalars[v] = numbers[v]
             elif v in values.made:
-                same = self.held.get(v)
-                self.kept[v] = same[0] if same else Tensor._wrap(results[v], log.device, log.aval(v))
+                self.kept[v] = Tensor._wrap(results[v], log.device, log.aval(v))
             elif v in log.externals:
                 self.kept[v] = log.externals[v]
-        deferred = dispatch.tape.deferred(self.open)
-        for tensors in self.held.values():
-            for tensor in tensors:
-                tensor.grad_fn = deferred
+
+    @property
+    def held(self) -> dict[int, list[Tensor]]:
+        """The real tensors that stand for values and are still alive."""
+        held: dict[int, list[Tensor]] = {}
+        for value, ref in self._held:
+            tensor = ref()
+            if tensor is not None:
+                held.setdefault(value, []).append(tensor)
+        return held
 
     def is_open(self, roots: list[Tensor]) -> bool:
         """Whether a backward from `roots` finds anything that none before has used up."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import MutableMapping
 from typing import Any
 
 import numpy
@@ -17,7 +16,7 @@ import numpy
 from .. import config
 from ..errors import message, user_location
 from ..tensor import dispatch
-from ..tensor.aval import NeedsValue
+from ..tensor.aval import NeedsValue, plain_number
 from ..tensor.primitive import TABLE, Primitive
 from ..tensor.tensor import Tensor
 from .compiled import CompiledModule, random_state
@@ -47,9 +46,9 @@ class Recorder(GradientEvents):
         self.location: tuple[str, int] | None = None
         self.replayed_steps = 0
         self.clock = 0  # counts flushes that wrote to states
-        self._ran: MutableMapping[Step, int] = weakref.WeakKeyDictionary()  # the end of a sequence -> when it ran last
+        self._writing: weakref.WeakSet[Step] = weakref.WeakSet()  # ends of sequences that wrote to states
         self._in_body = _InBody()
-        self._thread: threading.Thread | None = None
+        self._owner: int | None = None  # the thread whose step is pending
         self._optimizer_keys: dict[int, tuple[int, int]] = {}
         self._groupings: dict[tuple, int] = {}
 
@@ -76,7 +75,7 @@ class Recorder(GradientEvents):
         if reason is not None:
             return NotImplemented
         inputs = args, kwargs, compiled.tensor_inputs()
-        self._realize(inputs)
+        map_tree(inputs, Tensor, self._realize)
         log = self.log or self._begin(compiled.device)
         log.owner = log.owner or compiled
         log.fresh = {}
@@ -140,11 +139,13 @@ class Recorder(GradientEvents):
 
     def primitive(self, prim: Primitive, operands: tuple, attrs: dict):
         """An operation inside a recorded body, or on a pending tensor outside of one."""
-        self._realize(operands)
+        tensors = [x for x in operands if isinstance(x, Tensor)]
+        for x in tensors:
+            self._realize(x)
         if self.recording:
             return self._record_primitive(prim, operands, attrs)
         log = self.log
-        if log is None or not any(isinstance(x, Tensor) and x._pending is not None for x in operands):
+        if log is None or all([x._pending is None for x in tensors]):
             return dispatch.apply(prim, *operands, **attrs)
         self._check_thread()
         writes_memory = prim.name == "assign" and (memory(operands[0]) is not None or log.is_shared(*operands))
@@ -153,9 +154,7 @@ class Recorder(GradientEvents):
             return dispatch.apply(prim, *operands, **attrs)
         log.fresh = {}
         is_scalar = [_is_runtime_scalar(x, prim) for x in operands]
-        scalars = [
-            float(x) if isinstance(x, (float, numpy.floating)) else int(x) for x, s in zip(operands, is_scalar) if s
-        ]
+        scalars = [plain_number(x) for x, s in zip(operands, is_scalar) if s]
         refs = tuple(
             [log.ref(x) if isinstance(x, Tensor) else type(x) if s else freeze(x) for x, s in zip(operands, is_scalar)]
         )
@@ -174,18 +173,15 @@ class Recorder(GradientEvents):
             self.flush()
             return dispatch.apply(prim, *operands, **attrs)
 
-    def _realize(self, tree) -> None:
-        """Tensors that cannot be operands of an event get their arrays first: those pending in a log that was flushed,
-        and, outside of a body, pending ones that a backward has to give a gradient.
+    def _realize(self, x) -> None:
+        """A tensor that cannot be an operand of an event gets its array first: one that is pending in a log that was
+        flushed, or, outside of a body, a pending one that a backward has to give a gradient.
         """
-
-        def realize(t: Tensor) -> None:
-            if t._pending is not None:
-                is_leaf = t.requires_grad and t.grad_fn is None and not self.recording
-                if is_leaf or self.log is None or t._pending.log is not self.log:
-                    t._buffer()
-
-        map_tree(tree, Tensor, realize)
+        pending = x._pending
+        if pending is not None:
+            is_leaf = x.requires_grad and x.grad_fn is None and not self.recording
+            if is_leaf or self.log is None or pending.log is not self.log:
+                x._buffer()
 
     def _record_primitive(self, prim: Primitive, operands, attrs):
         log = self.log
@@ -293,18 +289,19 @@ class Recorder(GradientEvents):
         if self.recording and self.log is not None and self.log.current is not None:
             self.refuse("host_data", detail=what)
 
-    def note_updates(self, log: Log) -> None:
-        """A log ran: remember when its states were last written."""
-        if any(step.updates for step in log.steps):
-            self.clock += 1
-            self._ran[log.steps[-1]] = self.clock
+    def note_updates(self, last: Step) -> None:
+        """A sequence that writes to states ran: remember when."""
+        self.clock += 1
+        if not last.ran:
+            self._writing.add(last)
+        last.ran = self.clock
 
     def written_since(self, clock: int) -> dict[int, Tensor]:
         """The tensors that compiled steps wrote after the moment `clock`, by id."""
         written = {}
-        for last, time in list(self._ran.items()):
-            for step in last.path() if time > clock else ():
-                states = {v for known in last.path() for v in known.updates}
+        for last in list(self._writing):
+            states = {v for step in last.path() for v in step.updates} if last.ran > clock else set()
+            for step in last.path() if states else ():
                 written.update({id(t): t for v, t in step.captured if v in states})
         return written
 
@@ -359,17 +356,20 @@ class Recorder(GradientEvents):
 
     def _check_thread(self) -> None:
         """Errors: RuntimeError in a thread that is not the one whose step is pending."""
-        me = threading.current_thread()
-        if self.log is None or self._thread is None or not self._thread.is_alive():
-            self._thread = me
-        elif self._thread is not me:
-            raise RuntimeError(
-                message(
-                    "compile",
-                    "a second thread uses compiled modules while a step is pending in another",
-                    help="finish the step (or call blutrain.nova.flush()) first, or compile in one thread only",
-                )
+        me = threading.get_ident()
+        if me == self._owner:
+            return
+        owner = next((t for t in threading.enumerate() if t.ident == self._owner), None)
+        if self.log is None or owner is None:
+            self._owner = me
+            return
+        raise RuntimeError(
+            message(
+                "compile",
+                "a second thread uses compiled modules while a step is pending in another",
+                help="finish the step (or call blutrain.nova.flush()) first, or compile in one thread only",
             )
+        )
 
     def forget(self, token: int) -> None:
         """A compiled module is gone: forget what began with a call of it."""

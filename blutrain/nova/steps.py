@@ -8,6 +8,7 @@ known event need not run user code.
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import weakref
 from collections.abc import Callable
@@ -125,7 +126,8 @@ class Step:
     freed: roots of graphs that a backward used up; attributes: (module, name, tree) set by forward; boundary: (value,
     gradient) where backward reached an eager tape; buckets, consumed: of an optimizer's step; verified: recorded the
     same twice; is_provisional: the key is not yet that of later calls. Of events that may come next: leaves of a
-    backward, rests: parameters of an optimizer (its id) without a pending gradient.
+    backward, rests: parameters of an optimizer (its id) without a pending gradient. ran: when the sequence that ends
+    here last wrote to states.
 
     A leaf that was brought in is named by its value: it is another tensor each time.
     """
@@ -162,6 +164,7 @@ class Step:
     rests: dict[int, tuple[int, list[Tensor]]] = field(default_factory=dict)
     graphs: dict[frozenset, Any] = field(default_factory=dict)
     executable: Any = None
+    ran: int = 0
     _arrays: dict[int, int] = field(default_factory=dict)
     _arrays_epoch: int = -1
 
@@ -211,6 +214,16 @@ class Step:
             yield step
             todo += [child for variants in step.children.values() for child in variants]
 
+    @functools.cached_property
+    def writes(self) -> bool:
+        """Whether the sequence that ends here writes to states."""
+        return any([step.updates for step in self.path()])
+
+    @functools.cached_property
+    def has_views(self) -> bool:
+        """Whether a value of the sequence that ends here is a view of another."""
+        return any([step.views for step in self.path()])
+
     def path(self):
         """This step and those before it, without the root."""
         step = self
@@ -249,7 +262,7 @@ def memory(tensor: Tensor):
 
 def alive(refs) -> list:
     """What weak references still point at."""
-    return [x for x in (r() for r in refs) if x is not None]
+    return [x for r in refs if (x := r()) is not None]
 
 
 def has_hooks(tensor: Tensor) -> bool:

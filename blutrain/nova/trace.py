@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ..tensor.aval import Aval
 from ..tensor.primitive import Primitive
+from ..tensor.tensor import Tensor
 
 
 class Location(NamedTuple):
@@ -95,6 +96,8 @@ def freeze(value, leaf: Callable[[Any, type], Any] | None = None):
     kind = type(value)
     if kind is int or kind is str or value is None:
         return value
+    if isinstance(value, Tensor):  # early: what most leaves are, and what the tests below take long to find out
+        return (kind, value) if leaf is None else leaf(value, kind)
     if isinstance(value, float):
         return kind, value.hex()
     if isinstance(value, (list, tuple)):
