@@ -123,6 +123,7 @@ class Executable:
         self._scalars = np.zeros(0, np.float64)
         self._results: list[np.ndarray] = []
         self._is_ready = False
+        self._flags: list[np.ndarray] | None = None  # of the value checks; they stand in the arena, which stays
         self._program = _PROGRAM_TYPE(program.addresses["nova_program"])
         self._step = _STEP_TYPE(program.addresses["nova_step"])
 
@@ -174,10 +175,17 @@ class Executable:
 
     def failed_check(self) -> CheckFailure | None:
         """The first value check that failed in the last launch."""
-        for number, check in enumerate(self.plan.checks):
-            if flag := int(self.view(check.flag, (), "i32")[()]):
-                return CheckFailure(number, flag)
+        if self._flags is None:
+            self._flags = [self._in_arena(check.flag, np.int32) for check in self.plan.checks]
+        for number, flag in enumerate(self._flags):
+            if flag:
+                return CheckFailure(number, int(flag))
         return None
+
+    def _in_arena(self, ref: BufferRef, dtype: type) -> np.ndarray:
+        """One element of the arena; unlike `view`, the array holds the memory alone and makes no cycle with its owner."""
+        start = self._table.base("arena", 0) - int(self._arena.ctypes.data) + ref.offset
+        return self._arena[start : start + np.dtype(dtype).itemsize].view(dtype)
 
     def wait(self) -> CheckFailure | None:
         """As `failed_check`: launches are done when they return."""
