@@ -41,7 +41,8 @@ class GradientEvents:
         if log is None:
             return self._backward_of_graph(graph, roots, grads)
         log.fresh = {}
-        base = ("backward", operand_key(log, tuple(roots)), operand_key(log, tuple(grads)), retain_graph, create_graph)
+        options = retain_graph, create_graph, _syncing()
+        base = ("backward", operand_key(log, tuple(roots)), operand_key(log, tuple(grads)), *options)
         if self._needs_eager(log, roots, log.position.leaves.get(base)):
             self.flush()
             return NotImplemented
@@ -56,7 +57,7 @@ class GradientEvents:
         log = self._begin(graph.device)
         log.owner = graph.owner
         log.fresh, scalars = graph.backward_operands(roots)
-        base = ("backward", graph.backward_key(roots), operand_key(log, tuple(grads)), False, False)
+        base = ("backward", graph.backward_key(roots), operand_key(log, tuple(grads)), False, False, _syncing())
         if self._needs_eager(log, roots, log.position.leaves.get(base)):
             self.log = None
             return NotImplemented
@@ -84,6 +85,7 @@ class GradientEvents:
                     create_graph=create_graph,
                     accumulate=lambda t, g: self._accumulate(log, found, t, g),
                 )
+            self._reduce(log, found)
             if log.refused is None:
                 names = [log.leaf_name(t) for t in found]
                 tensors = [x for x in names if isinstance(x, Tensor)]
@@ -99,10 +101,13 @@ class GradientEvents:
         return self.slots.states(leaves), tuple([self.slots.state(log.externals[v]) for v in leaves.inputs])
 
     def _needs_eager(self, log: Log, roots: list[Tensor], leaves: Leaves | None) -> bool:
-        """Whether a backward reaches a leaf with hooks, or one that is itself pending: user code has to see values.
+        """Whether a backward reaches a leaf with hooks, or one that is itself pending: user code has to see values; or
+        which parameters it reaches has to be compared with other processes.
 
         leaves: what it is known to reach.
         """
+        if any(reducer.find_unused for reducer in dispatch.tape.syncing):
+            return True
         if leaves is None:
             edges = [edge for node in dispatch.tape.reachable(roots) for edge in node.edges]
             return any(e._pending is not None or has_hooks(e) for e in edges if isinstance(e, Tensor))
@@ -114,9 +119,28 @@ class GradientEvents:
             leaves.unhooked = structure_epoch.value
         return False
 
+    def _reduce(self, log: Log, found: list[Tensor]) -> None:
+        """Average the gradients of a recorded backward over processes, where that is wanted: a primitive per bucket.
+
+        Where the backward goes on eagerly, so does this: see `_hand_out_boundary`.
+        """
+        step = log.current
+        if log.refused is not None:
+            _tell_reducers(found)
+            return
+        for reducer in _reducers_of(found) if not step.boundary else ():
+            mine = [leaf for leaf in found if dispatch.tape.reducer_of(leaf) is reducer]
+            with self._body(), dispatch.tape.no_grad():
+                averages = reducer.reduce({id(leaf): log.grad_tensor(leaf) for leaf in mine})
+            for leaf in mine:
+                held = log.grad_tensor(leaf)
+                log.assign(held, averages[id(leaf)], Location(*(self.location or ("<backward>", 0))))
+                step.grads[id(leaf)] = leaf, log.operand(held)
+
     def _accumulate(self, log: Log, found: list, leaf: Tensor, grad: Tensor) -> None:
         """Add a gradient to a leaf's pending slot."""
         if log.refused is not None:  # the rest of this backward runs eagerly
+            found.append(leaf)
             self._accumulate_eagerly(leaf, grad)
             return
         step = log.current
@@ -158,10 +182,16 @@ class GradientEvents:
     def _hand_out_boundary(self, log: Log) -> None:
         """Backward reached eager tapes: flush, then go on there with the gradients of the boundary."""
         boundary = [(log.externals[v], log.pending(g, False)) for v, g in log.position.boundary]
+        leaves = [leaf for leaf, _ in log.grads.values()]
         self.flush()
+        for leaf in leaves:
+            if (reducer := dispatch.tape.reducer_of(leaf)) is not None:
+                reducer.ready(leaf)
         dispatch.tape.run_backward(
             [t for t, _ in boundary], [g for _, g in boundary], retain_graph=False, create_graph=False
         )
+        for reducer in _reducers_of(leaves):
+            reducer.finish()
 
     def grad(self, roots, inputs, grads, retain_graph: bool, create_graph: bool, allow_unused: bool):
         """autograd.grad on pending tensors: NotImplemented where no root is pending."""
@@ -214,19 +244,18 @@ class GradientEvents:
         log = self.log
         if log is None or self.recording:
             return NotImplemented
-        grads = log.grads
-        mine = [p for p in parameters if id(p) in grads]
+        number, mine = self._clipped(log, parameters)
         if not mine:
             return NotImplemented
-        if len(mine) < len(parameters) and any(self.slots.state(p) == "consumed" for p in parameters):
-            raise consumed_error()
-        if len(mine) < len(parameters) and any(
-            self.slots.state(p) == "value" for p in parameters if id(p) not in grads
-        ):
-            self.flush()
-            return NotImplemented
+        if len(mine) < len(parameters):
+            states = {self.slots.state(p) for p in parameters if id(p) not in log.grads}
+            if "consumed" in states:
+                raise consumed_error()
+            if "value" in states or "zero" in states:
+                self.flush()
+                return NotImplemented
         log.fresh = {}
-        key = ("clip", tuple(map(id, mine)), freeze(options))
+        key = ("clip", number, freeze(options))
 
         def body(numbers):
             step = log.current
@@ -240,6 +269,16 @@ class GradientEvents:
             return norm
 
         return self._event(log, key, [float(max_norm)], body)
+
+    @staticmethod
+    def _clipped(log: Log, parameters: list[Tensor]) -> tuple[int, list[Tensor]]:
+        """A number for this list after these events, and those of the parameters that have a pending gradient."""
+        known, ids = log.position.clipped, tuple(map(id, parameters))
+        found = known.get(ids)
+        if found is None or any([step.input_grads for step in log.steps]):
+            mine = [p for p in parameters if id(p) in log.grads]
+            found = known[ids] = len(known) if found is None else found[0], mine, parameters
+        return found[:2]
 
     def optimizer_step(self, optimizer) -> bool:
         """optimizer.step(): true where it was taken into the program, which runs now."""
@@ -329,6 +368,28 @@ class GradientEvents:
             self.flush()
         self.slots.zero(parameters, set_to_none, optimizer)
         return True
+
+
+def _syncing() -> tuple[int, ...]:
+    """Who averages gradients over processes now, as part of a backward's key."""
+    return tuple([reducer.number for reducer in dispatch.tape.syncing])
+
+
+def _reducers_of(leaves: list[Tensor]) -> list[Any]:
+    """Who averages the gradients of some of these leaves now, each once, in the order they were made."""
+    if not dispatch.tape.syncing:
+        return []
+    found = {id(reducer) for leaf in leaves if (reducer := dispatch.tape.reducer_of(leaf)) is not None}
+    return [reducer for reducer in dispatch.tape.syncing if id(reducer) in found]
+
+
+def _tell_reducers(leaves: list[Tensor]) -> None:
+    """Eager gradients of one backward, all of which are there."""
+    for reducer in _reducers_of(leaves):
+        for leaf in dict.fromkeys(leaves):
+            if dispatch.tape.reducer_of(leaf) is reducer:
+                reducer.ready(leaf)
+        reducer.finish()
 
 
 def _replayable_graph(roots: list[Tensor]) -> OpenGraph | None:

@@ -126,7 +126,8 @@ class Step:
     freed: roots of graphs that a backward used up; attributes: (module, name, tree) set by forward; boundary: (value,
     gradient) where backward reached an eager tape; buckets, consumed: of an optimizer's step; verified: recorded the
     same twice; is_provisional: the key is not yet that of later calls. Of events that may come next: leaves of a
-    backward, rests: parameters of an optimizer (its id) without a pending gradient. ran: when the sequence that ends
+    backward, rests: parameters of an optimizer (its id) without a pending gradient, clipped: those of a list (their ids)
+    with one. ran: when the sequence that ends
     here last wrote to states.
 
     A leaf that was brought in is named by its value: it is another tensor each time.
@@ -162,6 +163,7 @@ class Step:
     children: dict[tuple, list[Step]] = field(default_factory=dict)
     leaves: dict[tuple, Leaves] = field(default_factory=dict)
     rests: dict[int, tuple[int, list[Tensor]]] = field(default_factory=dict)
+    clipped: dict[tuple, tuple[int, list[Tensor], list[Tensor]]] = field(default_factory=dict)
     graphs: dict[frozenset, Any] = field(default_factory=dict)
     executable: Any = None
     ran: int = 0

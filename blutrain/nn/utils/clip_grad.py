@@ -29,20 +29,20 @@ def clip_grad_norm_(
     `error_if_nonfinite` asks for it;
     no gradient has changed then.
     """
-    named = _named(parameters)
-    params = [p for _, p in named]
+    items = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    params = _tensors(items)
     max_norm, norm_type = _checked("max_norm", max_norm, 0.0), _checked("norm_type", norm_type, MIN_NORM_TYPE)
     if dispatch.recorder is not None:
-        names = tuple(name for name, _ in named) if error_if_nonfinite else None
+        names = tuple(_names(items)) if error_if_nonfinite else None
         result = dispatch.recorder.clip_grad_norm(_clip, params, max_norm, norm_type=norm_type, names=names)
         if result is not NotImplemented:
             return result
-    with_grads = [(name, p.grad) for name, p in named if p.grad is not None]
-    grads = [g for _, g in with_grads]
+    grads = [g for p in params if (g := p.grad) is not None]
     with no_grad():
         norm = get_total_norm(grads, norm_type)
         if error_if_nonfinite and not math.isfinite(norm.item()):
-            raise RuntimeError(nonfinite_message([name for name, _ in with_grads], grads, norm.item()))
+            names = [name for name, p in zip(_names(items), params) if p.grad is not None]
+            raise RuntimeError(nonfinite_message(names, grads, norm.item()))
         coefficient = _coefficient(norm, max_norm)
         for g in grads:
             g.mul_(coefficient.to(device=g.device, dtype=g.dtype))
@@ -97,13 +97,19 @@ def _combine(parts: list[Tensor], operation: Any, device: Any) -> Tensor:
     return total
 
 
-def _named(parameters: Any) -> list[tuple[str, Tensor]]:
-    items = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    named = [item if isinstance(item, tuple) else (f"parameter {i}", item) for i, item in enumerate(items)]
-    for name, p in named:
+def _names(items: list) -> list[str]:
+    return [item[0] if isinstance(item, tuple) else f"parameter {i}" for i, item in enumerate(items)]
+
+
+def _tensors(items: list) -> list[Tensor]:
+    """The tensors of a list of tensors or pairs. Errors: TypeError for anything else."""
+    if all([issubclass(kind, Tensor) for kind in set(map(type, items))]):
+        return items
+    params = [item[1] if isinstance(item, tuple) else item for item in items]
+    for name, p in zip(_names(items), params):
         if not isinstance(p, Tensor):
             raise TypeError(message("clip_grad_norm_", f"{name} is no tensor", got=type(p).__name__))
-    return named
+    return params
 
 
 def _checked(name: str, value: Any, least: float) -> float:
