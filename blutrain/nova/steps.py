@@ -219,12 +219,12 @@ class Step:
     @functools.cached_property
     def writes(self) -> bool:
         """Whether the sequence that ends here writes to states."""
-        return any([step.updates for step in self.path()])
+        return any(step.updates for step in self.path())
 
     @functools.cached_property
     def has_views(self) -> bool:
         """Whether a value of the sequence that ends here is a view of another."""
-        return any([step.views for step in self.path()])
+        return any(step.views for step in self.path())
 
     def path(self):
         """This step and those before it, without the root."""

@@ -179,7 +179,7 @@ class Executable:
             self._flags = [self._in_arena(check.flag, np.int32) for check in self.plan.checks]
         for number, flag in enumerate(self._flags):
             if flag:
-                return CheckFailure(number, int(flag))
+                return CheckFailure(number, int(flag[0]))
         return None
 
     def _in_arena(self, ref: BufferRef, dtype: type) -> np.ndarray:
