@@ -45,7 +45,12 @@ def run_plan(module: ir.Module, inputs: list[np.ndarray]) -> tuple[list[np.ndarr
         return part.view(DTYPES[type_.dtype]).reshape(type_.shape)
 
     predicated = tuple(ir.DenseI64ArrayAttr(held["nova.predicated"]))
-    for launch, places, is_predicated in zip(step.launches, held["nova.memory"], predicated, strict=True):
+    flag_type = tensor_type(ir.Type.parse("tensor<i32>"))
+    skips = [s.value for s in held["nova.skips"]] if "nova.skips" in held else [""] * len(predicated)
+    rows = zip(step.launches, held["nova.memory"], predicated, skips, strict=True)
+    for launch, places, is_predicated, skip in rows:
+        if skip and memory(skip, flag_type)[()]:
+            continue
         if is_predicated and memory(held["nova.guard"].value, tensor_type(ir.Type.parse("tensor<i32>")))[()]:
             continue
         places = [p.value for p in places]

@@ -27,7 +27,7 @@ from mlir import ir
 from ...tensor.dispatch import apply
 from ...tensor.dtype import bfloat16, bool_, float32, int32, int64
 from ...tensor.ops.arithmetic import where
-from ...tensor.ops.compare import lt, ne
+from ...tensor.ops.compare import lt
 from ...tensor.ops.composite.cross_entropy import compose_check
 from ...tensor.ops.composite.linear import linear
 from ...tensor.ops.gather import take
@@ -70,33 +70,29 @@ class _Shifted:
         e = self.expansion
         held = {"ignore_index": e.attrs["ignore_index"], "is_mean": e.attrs["reduction"] == "mean"}
         before = self._splice(_BEFORE, [e.x, e.w, e.target, *e.grad], **held, is_narrow=self.narrow)
-        ids, kept, rows, shift, factor = before
+        x, ids, kept, rows, shift, factor = before
         parts: list[list[ir.Value]] = []
         for start, count in e.chunks(2 if self.narrow else 4):
-            cut = [e.slice(v, start, count) for v in (e.x, shift, factor, rows)]
-            new = self._chunk(*cut)
+            new = self._chunk(*(e.slice(v, start, count) for v in (x, kept, rows, shift, factor)))
             parts = [e.join(i, a, b) for i, (a, b) in enumerate(zip(parts, new))] if parts else [[v] for v in new]
         losses, *gradients = [e.concat(p) for p in parts]
         if self.needs[1]:
-            gradients[-1] = self._splice(_ADD_TARGETS, [gradients[-1], ids, e.x, factor])[0]
+            gradients[-1] = self._splice(_ADD_TARGETS, [gradients[-1], ids, x, factor])[0]
         return [e.loss(self._splice(_KEEP, [kept, losses])[0]), *gradients]
 
-    def _chunk(self, x: ir.Value, shift: ir.Value, factor: ir.Value, rows: ir.Value) -> list[ir.Value]:
+    def _chunk(self, x: ir.Value, kept: ir.Value, rows: ir.Value, shift: ir.Value, factor: ir.Value) -> list[ir.Value]:
         w = self.expansion.w
         exponentials, z = self._splice(_EXPONENTIALS, [x, w, shift], is_narrow=self.narrow)
-        fine, log_z, inverse = self._splice(_TOTALS, [z])
-        logits = self._splice(_LOGITS, [x, w, exponentials, fine])[0]
-        kept = self._splice(_SOFTMAX, [logits, log_z, inverse, shift, factor, fine])
-        gradients = self._splice(_GRADIENTS, [*kept[:1], kept[2], x, w, factor, rows], needs=tuple(self.needs[:2]))
-        return [kept[1], *gradients]
+        fine, losses, scale = self._splice(_TOTALS, [z, factor])
+        (logits,) = self._splice(_LOGITS, [x, w, exponentials, fine])
+        operands = [logits, losses, scale, shift, factor, kept, fine]
+        exponentials, losses, scale = self._splice(_SOFTMAX, operands)
+        operands = [exponentials, scale, x, w, rows, factor]
+        return [losses, *self._splice(_GRADIENTS, operands, needs=tuple(self.needs[:2]))]
 
     def _splice(self, meaning: Primitive, operands: list[ir.Value], **attrs) -> list[ir.Value]:
         graph: Graph = self.graph
         return splice(graph, template_of(meaning, tuple(graph.aval(v) for v in operands), attrs), operands)
-
-
-def _rounded(x, is_narrow: bool):
-    return x.to(bfloat16).to(float32) if is_narrow else x
 
 
 def _column(x):
@@ -104,50 +100,54 @@ def _column(x):
 
 
 def _before(x, w, target, grad, *, ignore_index: int, is_mean: bool, is_narrow: bool):
-    """For all rows: the index into w, whether it is kept, its row of w, its target's logit, its factor."""
+    """For all rows: x as it is multiplied, the index into w, whether it is kept, its row of w, its target's logit, its
+    factor.
+    """
     kept = compose_check(target, w.shape[0], ignore_index)
     ids = where(kept, target, 0).to(int64).clamp(0, w.shape[0] - 1)
-    rows = _rounded(take(w, ids), is_narrow)
-    shift = (_rounded(x, is_narrow) * rows).sum(1)
+    rows = take(w, ids)
+    if is_narrow:
+        x, rows = x.to(bfloat16), rows.to(bfloat16)
+    shift = (x.to(float32) * rows.to(float32)).sum(1)
     factor = grad / kept.sum().to(grad.dtype) if is_mean else grad
-    return ids, kept, rows, shift, where(kept, factor, 0)
+    return x, ids, kept, rows, shift, where(kept, factor, 0)
 
 
 def _exponentials(x, w, shift, *, is_narrow: bool):
-    exponentials = (linear(x, w) - _column(shift)).exp()
+    exponentials = (linear(x.to(float32), w) - _column(shift)).exp()
     return exponentials.to(bfloat16) if is_narrow else exponentials, exponentials.sum(1)
 
 
-def _totals(z):
-    return lt(z, LIMIT).all().to(int32), z.log(), 1 / z
+def _totals(z, factor):
+    """(1 where all is fine, losses, what E has to be multiplied by)."""
+    return lt(z, LIMIT).to(int32).amin(), z.log(), factor / z
 
 
 def _logits(x, w, exponentials, fine):
-    return where(fine.to(bool_), exponentials, linear(x, w).to(exponentials.dtype))
+    return where(fine.to(bool_), exponentials, linear(x.to(float32), w).to(exponentials.dtype))
 
 
-def _softmax(logits, log_z, inverse, shift, factor, fine):
-    """(E or the softmax, losses, 1 / z or 1): what _totals found where all is fine, else from the logits."""
+def _softmax(logits, losses, scale, shift, factor, kept, fine):
+    """(E, losses, scale) as they are where all is fine, else the softmax, losses and factors from the logits."""
     is_fine, wide = fine.to(bool_), logits.to(float32)
     largest = wide.amax(1)
     lse = (wide - _column(largest)).exp().sum(1).log() + largest
     # Where a row that counts for nothing is not a number, nothing of it may reach the sums over rows.
-    softmax = where(ne(_column(factor), 0), (wide - _column(lse)).exp(), 0).to(logits.dtype)
-    return where(is_fine, logits, softmax), where(is_fine, log_z, lse - shift), where(is_fine, inverse, 1.0)
+    softmax = where(_column(kept), (wide - _column(lse)).exp(), 0).to(logits.dtype)
+    return where(is_fine, logits, softmax), where(is_fine, losses, lse - shift), where(is_fine, scale, factor)
 
 
-def _gradients(exponentials, inverse, x, w, factor, rows, *, needs: tuple[bool, bool]):
-    wide, scale = exponentials.to(float32), _column(inverse * factor)
-    found = []
+def _gradients(exponentials, scale, x, w, rows, factor, *, needs: tuple[bool, bool]):
+    wide, scale, found = exponentials.to(float32), _column(scale), []
     if needs[0]:
-        found.append((wide @ w) * scale - _column(factor) * rows)
+        found.append((wide @ w) * scale - _column(factor) * rows.to(float32))
     if needs[1]:
-        found.append(wide.transpose(0, 1) @ (x * scale))
+        found.append(wide.transpose(0, 1) @ (x.to(float32) * scale))
     return tuple(found)
 
 
 def _add_targets(dw, ids, x, factor):
-    return apply(TABLE["index_add"], dw, ids, -(x * _column(factor)), dim=0)
+    return apply(TABLE["index_add"], dw, ids, -(x.to(float32) * _column(factor)), dim=0)
 
 
 def _keep(kept, losses):

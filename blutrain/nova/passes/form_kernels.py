@@ -40,6 +40,7 @@ NAME = "form_kernels"
 
 # Merges in order of what they save: (anchor that grows, anchor that is taken in).
 _MERGES = (
+    (CONTRACT, ROW),
     (ROW, ROW),
     (ROW, MAP),
     (ROW, COLUMN),

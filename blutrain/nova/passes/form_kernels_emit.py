@@ -9,6 +9,7 @@ from ..dialect.definition import TERMINATOR
 from .form_kernels_graph import SINK, Node, StepGraph, Value
 from .form_kernels_groups import Group, Groups, source_node
 from .form_kernels_memory import memory_of
+from .form_kernels_skip import skip_attributes
 
 GUARD = "any check"  # the message of the flag that stands for all
 UNKNOWN = "loc(unknown)"
@@ -145,7 +146,8 @@ class StepWriter:
         lines = [self._operation(node, inner) for node in body]
         names = [f"%k{results[0].number}_{i}" for i in range(len(results))]
         yields = [(inner[v.number], v.type_text) for v in results]
-        self._write(names, arguments, lines, yields, group.anchor, _fused(body))
+        held = "".join(f", {k} = {v}" for k, v in skip_attributes(results, list(operands.values())).items())
+        self._write(names, arguments, lines, yields, group.anchor, _fused(body), held)
         for name, value in zip(names, results, strict=True):
             self.names.setdefault(value.number, name)
             if value.number in self.copies:
@@ -159,7 +161,7 @@ class StepWriter:
         typed = f"{self._attributes(node)} : ({types}) -> {node.result.type_text}"
         self.lines.append(f'  {name} = "nova.{node.name}"({operands}) {typed} {node.location}')
 
-    def _write(self, names, arguments, body: list[str], yields, anchor: str, location: str) -> None:
+    def _write(self, names, arguments, body: list[str], yields, anchor: str, location: str, held: str = "") -> None:
         """A kernel. `arguments`: (name outside, name inside, type); `yields`: (name inside, type)."""
         types, result_types = ", ".join(t for _, _, t in arguments), ", ".join(t for _, t in yields)
         self.lines += [
@@ -167,7 +169,7 @@ class StepWriter:
             f"  ^bb0({', '.join(f'{name}: {t}' for _, name, t in arguments)}):" if arguments else "  ^bb0:",
             *body,
             f'    "{TERMINATOR}"({", ".join(name for name, _ in yields)}) : ({result_types}) -> () {UNKNOWN}',
-            f'  }}) {{anchor = "{anchor}"}} : ({types}) -> ({result_types}) {location}',
+            f'  }}) {{anchor = "{anchor}"{held}}} : ({types}) -> ({result_types}) {location}',
         ]
 
     def _times(self, value: Value) -> int:

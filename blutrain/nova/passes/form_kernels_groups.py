@@ -12,18 +12,23 @@ tells how the loops of one lie in the loops of the other, and where the anchor o
 |---|---|---|
 | row | rows x cols | reductions over cols; maps of rows x cols or of rows; reductions over rows (column outputs) |
 | column | rows x cols | reductions over rows; maps of their results |
-| contract | batch, m, n | maps of all three; sums over batch and m (bias gradients) |
+| contract | batch, m, n | maps of all three; sums over batch and m (bias gradients), on some targets over n |
 | gather | result | maps of it |
 | map | result | maps of it |
 """
 
 from __future__ import annotations
 
+from math import prod
+
 from ..capabilities import Capabilities
 from .form_kernels_axes import Index, Loops, Read
-from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, REDUCE, SCATTER, Node
+from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, REDUCE, SCATTER, Node, Value
+from .form_kernels_memory import memory_of
+from .form_kernels_skip import choice
 
 ROW, COLUMN, MAP = "row", "column", "map"
+SMALL = 8192  # elements that one block goes over in no time
 
 
 class Root:
@@ -72,14 +77,16 @@ def anchor_of(root: Root) -> str:
 class Group:
     """Roots that become one kernel. `places[number]` says for every loop of a root which loop of the group it is."""
 
-    __slots__ = ("anchor", "columns", "extents", "number", "places", "reduced", "roots")
+    __slots__ = ("anchor", "extents", "number", "places", "reduced", "roots", "summed")
 
-    def __init__(self, number: int, root: Root):
+    def __init__(self, number: int, root: Root, target: Capabilities):
         self.number, self.roots, self.anchor = number, [root], anchor_of(root)
         self.places: dict[int, tuple[int, ...]] = {root.node.number: tuple(range(len(root.loops.extents)))}
         self.extents = root.loops.extents
         self.reduced = root.loops.reduced
-        self.columns = _columns(root) if self.anchor == CONTRACT else frozenset()
+        # Of a product: the loops that are left where its columns are summed, or its rows.
+        columns = _columns(root) if self.anchor == CONTRACT else frozenset()
+        self.summed = [columns, frozenset(root.loops.result) - columns][: 2 if target.row_sums else 1]
 
     def takes(self, root: Root, place: tuple[int, ...]) -> bool:
         """Whether the anchor's generator takes `root` with its loops at `place`."""
@@ -99,7 +106,7 @@ class Group:
             if is_map:
                 return loops == parallel
             is_sum = root.node.kind == REDUCE and root.node.record.nova.combiner == "add"
-            return is_sum and loops == parallel and loops - reduced == self.columns
+            return is_sum and loops == parallel and loops - reduced in self.summed
         if self.anchor == GATHER:
             return is_map and loops == everything
         return self.anchor == MAP and (is_map or root.node.kind == LOOKUP) and loops == everything
@@ -133,8 +140,13 @@ class Groups:
 
     def __init__(self, roots: list[Root], target: Capabilities):
         self.target = target
-        self.groups = [Group(i, root) for i, root in enumerate(roots)]
+        self.groups = [Group(i, root, target) for i, root in enumerate(roots)]
         self.of: dict[int, Group] = {group.roots[0].node.number: group for group in self.groups}
+        # For every root the number of the last one that it needs, -1 where it needs none.
+        self.waits: dict[int, int] = {}
+        for root in roots:
+            sources = [s.number for read in root.leaves if (s := source_node(read)) is not None]
+            self.waits[root.node.number] = max((max(n, self.waits[n]) for n in sources), default=-1)
         direct = [self._sources(root) for root in roots]
         self.before = [0] * len(roots)
         self.after = [0] * len(roots)
@@ -162,7 +174,7 @@ class Groups:
         """Merge `b` into `a`, loop d of b being loop place[d] of a, if the anchor of `a` takes every root of `b` and
         no cycle arises. is_waist: `b` is what becomes of the product or gather `a`; else the merge must save loads.
         """
-        if any(root.node.is_memory for root in (*a.roots, *b.roots)):
+        if any(root.node.is_memory for root in (*a.roots, *b.roots)) or flag_of(a.roots[0]) is not flag_of(b.roots[0]):
             return False
         if list(place) != sorted(place) and not (_reads(a, b) or _reads(b, a)):
             return False  # only a value that one gives the other shows a generator how permuted loops belong together
@@ -175,6 +187,8 @@ class Groups:
             return False
         roots, places = [*a.roots, *b.roots], a.places | moved
         if not _reads_in_place(roots, places) or _reads_late(a, roots, places) or not _is_timely(a, b):
+            return False
+        if self._delays(a, b) or self._delays(b, a):
             return False
         if not is_waist and not self._is_worthwhile(a, b, places):
             return False
@@ -192,10 +206,13 @@ class Groups:
         join then. Where only memory counts, a map also joins products and reductions that load all it reads.
         """
         if b.anchor == MAP and a.anchor in (CONTRACT, ROW) and self.target.is_wide:
-            if _loads_nothing_new(a, b, places) and len(a.reduced) < len(a.extents):
+            is_small = prod(a.extents) <= SMALL
+            if _loads_nothing_new(a, b, places) and (is_small or len(a.reduced) < len(a.extents)):
                 return True
         if a.anchor == CONTRACT and b.anchor == MAP:
             return False
+        if a.anchor == CONTRACT and b.anchor == ROW:  # a row kernel that reads all rows anyway sums them for nothing
+            return not any(g is not b and g.anchor == ROW and _reads(g, a) for g in self.groups if g.roots)
         if a.anchor in (CONTRACT, GATHER):
             return _reads(b, a)
         if a.anchor != ROW or b.anchor != MAP:
@@ -203,6 +220,18 @@ class Groups:
         if _reads(a, b):
             return True
         return _reads(b, a) and (len(a.reduced) < len(a.extents) or not b.extents)
+
+    def _delays(self, a: Group, b: Group) -> bool:
+        """Whether kernels that only wait for `a`, and come before what `b` waits for, would have to wait for that."""
+        last, mine = (self._waits_for(group, (a, b)) for group in (b, a))
+        users = (self.groups[n] for n in _bits(self.after[a.number] & ~(1 << b.number)))
+        return last > mine and any(user.roots and user.roots[0].node.number < last for user in users)
+
+    def _waits_for(self, group: Group, inside: tuple[Group, Group]) -> int:
+        """The number of the last root that `group` needs, but for those of `inside`."""
+        sources = (source_node(read) for root in group.roots for read in root.leaves)
+        numbers = {s.number for s in sources if s is not None and self.of[s.number] not in inside}
+        return max((max(n, self.waits[n]) for n in numbers), default=-1)
 
     def _join(self, a: int, b: int) -> None:
         """Group b is now group a: everything before either is before everything after either."""
@@ -228,6 +257,12 @@ def _reads(a: Group, b: Group) -> bool:
     made = {root.node.number for root in b.roots}
     sources = (source_node(read) for root in a.roots for read in root.leaves)
     return any(source is not None and source.number in made for source in sources)
+
+
+def flag_of(root: Root) -> Value | None:
+    """The flag that says whether `root` has to be computed (form_kernels_skip). Only such with one flag share kernels."""
+    found = choice(root.node)
+    return memory_of(found[0]) if found is not None else None
 
 
 def _is_timely(a: Group, b: Group) -> bool:

@@ -38,7 +38,7 @@ from .form_kernels_graph import (
     widened_factors,
 )
 from .form_kernels_groups import Root
-from .form_kernels_memory import mark_memory, memory_of
+from .form_kernels_memory import BUCKET, mark_memory, memory_of
 
 # A prologue is evaluated about once per read of an element, in registers. Storing and loading four bytes costs a core
 # about 1.5 ns of memory time, 30 to 100 vectorised operations per element: gelu (28) is recomputed, chains much
@@ -63,6 +63,7 @@ class Roots:
         self._costs: dict[int, int] = {}
         self._anchors_and_sinks()
         self._waists()
+        self._narrowed()
         self._small_values()
         self._shared_values()
         self._products_operands()
@@ -107,6 +108,15 @@ class Roots:
             if waist != anchor.number:
                 self.waists[anchor.number] = waist
                 self.numbers.add(waist)
+
+    def _narrowed(self) -> None:
+        """What is stored and narrowed is stored narrow; where nothing else reads it wide, not wide."""
+        for node in self.graph.nodes:
+            if node.name == "cast" and node.result.size > 1 and node.operands[0].node is not None:
+                wide = node.operands[0]
+                is_narrower = wide.dtype.is_floating and node.result.dtype.itemsize < wide.dtype.itemsize
+                if is_narrower and wide.node.number in self.numbers and wide.node.kind == MAP:
+                    self.numbers.add(node.number)
 
     def _latest_anchors(self) -> list[int]:
         """For every node the last anchor that it needs. An epilogue never waits for a later one: that would keep the
@@ -278,6 +288,7 @@ class Roots:
         nodes = self.graph.nodes
         made: dict[int, Root] = {}
         needed = [v for node in nodes if node.kind == SINK for v in node.operands] + self.graph.outputs
+        needed += [node.result for node in nodes if node.name in BUCKET]
         pending = [memory_of(v).node for v in needed]
         while pending:
             node = pending.pop()

@@ -11,7 +11,8 @@ from __future__ import annotations
 from mlir import ir
 
 from ..dialect.convert import user_lines
-from ..plan import BufferRef, Check, InputSpec, Launch, OutputSpec, ProgramPlan
+from ..dialect.graph import attributes
+from ..plan import READY, WAIT, Bucket, BufferRef, Callback, Check, InputSpec, Launch, OutputSpec, ProgramPlan
 from .dedupe_kernels import distinct_kernels
 from .generate import generated
 from .plan_memory import place_of
@@ -38,21 +39,40 @@ def build_plan(module: ir.Module, facts) -> ProgramPlan:
         inputs=tuple(InputSpec(b.shape, b.dtype, role) for b, role in zip(step.buffers, step.roles, strict=False)),
         outputs=tuple(_outputs(step)),
         checks=tuple(_checks(step, held)),
+        buckets=tuple(_buckets(step, held)),
+        guard=guard,
     )
     plan.check()
     return plan
 
 
-def _launches(step: StepLaunches, held, guard: BufferRef | None) -> list[Launch]:
+def _launches(step: StepLaunches, held, guard: BufferRef | None) -> list[Launch | Callback]:
     numbers = tuple(ir.DenseI64ArrayAttr(held["nova.kernels"]))
     predicated = tuple(ir.DenseI64ArrayAttr(held["nova.predicated"]))
     memory = [tuple(place_of(ir.StringAttr(p).value) for p in row) for row in held["nova.memory"]]
-    launches = []
-    for launch, number, places, is_predicated in zip(step.launches, numbers, memory, predicated, strict=True):
+    skips = [ir.StringAttr(p).value for p in held["nova.skips"]] if "nova.skips" in held else [""] * len(memory)
+    launches, kernels = [], iter(numbers)
+    for launch, places, is_predicated, skip in zip(step.launches, memory, predicated, skips, strict=True):
+        if launch.bucket is not None:
+            launches.append(Callback(READY if launch.is_start else WAIT, launch.bucket))
+            continue
+        number = next(kernels)
         anchor = ir.StringAttr(launch.op.attributes["anchor"]).value
-        predicate = guard if is_predicated else None
+        predicate = guard if is_predicated else place_of(skip) if skip else None
         launches.append(Launch(number, places, predicate, user_lines(launch.op.location), f"{anchor} {number}"))
     return launches
+
+
+def _buckets(step: StepLaunches, held) -> list[Bucket]:
+    """The vectors of the collectives, by number."""
+    found = []
+    for launch, row in zip(step.launches, held["nova.memory"], strict=False):
+        if launch.is_start:
+            attrs, vector = attributes(launch.op), step.buffers[launch.operands[0]]
+            primitive, _ = attrs.pop("primitive"), attrs.pop("offsets")
+            place = place_of(ir.StringAttr(row[0]).value)
+            found.append(Bucket(place, vector.shape[0], vector.dtype, primitive, attrs))
+    return found
 
 
 def _outputs(step: StepLaunches) -> list[OutputSpec]:

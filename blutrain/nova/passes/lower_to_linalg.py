@@ -36,6 +36,7 @@ from ..kernel import kernel_text
 from .form_kernels import replace_step
 from .form_kernels_emit import UNKNOWN
 from .form_kernels_graph import StepGraph, tensor_text
+from .form_kernels_skip import KEEP, SKIP
 from .lower_to_linalg_body import BodyWriter
 
 NAME = "lower_to_linalg"
@@ -88,8 +89,9 @@ class _StepRewriter:
         self.lines.append(f"  ^bb0({arguments}):" if arguments else "  ^bb0:")
         self.lines += lowered.lines
         self.lines.append(f'    "{TERMINATOR}"({", ".join(lowered.results)}) : ({types}) -> ()')
+        held = "".join(f", {name} = {op.attributes[name]}" for name in (SKIP, KEEP) if name in op.attributes)
         self.lines.append(
-            f"  }}) {{anchor = {op.attributes['anchor']}, aliases = array<i64: {aliases}>}} : "
+            f"  }}) {{anchor = {op.attributes['anchor']}, aliases = array<i64: {aliases}>{held}}} : "
             f"({', '.join(argument_types)}) -> ({types}) {op.location}"
         )
         for name, type_, result in zip(names, result_types, op.results, strict=True):

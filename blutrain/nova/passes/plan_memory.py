@@ -24,6 +24,7 @@ After (the places of a launch: its operands, then its results):
 - Parts of buffers (windows and joins, see form_kernels_memory) lie in them, "input:3+4096" at byte 4096 of input 3.
 - Everything else lies in one arena: intervals of launches, largest first, each at the lowest free offset, 64-byte
   aligned.
+- Launches that may be skipped (form_kernels_skip) have the place of their flag in nova.skips, others "".
 - Where the step has checks, launches that write state are predicated on the guard's flag.
 """
 
@@ -34,6 +35,7 @@ from mlir import ir
 from ..dialect.definition import TERMINATOR
 from ..kernel import ALIGNMENT_BYTES, Access, Generic, Kernel, Operand, Produced, kernel_text, read_kernel
 from ..plan import BufferRef
+from .form_kernels_skip import KEEP, SKIP
 from .step_launches import Buffer, Launch, StepLaunches
 
 NAME = "plan_memory"
@@ -145,10 +147,15 @@ class _Planner:
 
     def _take_over(self, number: int, launch: Launch, intervals: dict[int, list[int]]) -> None:
         """Let each result take the memory of an operand that dies here and has its size."""
+        kept = (
+            [launch.operands[i] for i in ir.DenseI64ArrayAttr(held[KEEP])]
+            if KEEP in (held := launch.op.attributes)
+            else []
+        )
         for position, result in enumerate(launch.results):
             if result not in intervals:
                 continue
-            for operand in dict.fromkeys(launch.operands):
+            for operand in kept[position : position + 1] or dict.fromkeys(launch.operands):
                 owner = self._owner(operand)
                 dies = owner in intervals and intervals[owner][1] == number and self.step.buffers[operand].bytes
                 if (
@@ -168,16 +175,21 @@ class _Planner:
     def annotate(self) -> None:
         step, func = self.step, self.step.graph.func
         for launch, aliases in zip(step.launches, self.aliases, strict=True):
-            launch.op.attributes["aliases"] = ir.DenseI64ArrayAttr.get(aliases)
+            if launch.bucket is None:
+                launch.op.attributes["aliases"] = ir.DenseI64ArrayAttr.get(aliases)
         memory = [[self.places[b] for b in (*launch.operands, *launch.results)] for launch in step.launches]
         predicated = [int(number in self.predicated and step.guard is not None) for number in range(len(step.launches))]
+        skips = [self._skip(launch, aliases) for launch, aliases in zip(step.launches, self.aliases, strict=True)]
         for buffer in self.copies:
             self._copy(buffer)
+            skips.append("")
             memory.append([self.places[buffer.number], f"input:{buffer.state}"])
             predicated.append(int(step.guard is not None))
         i64 = ir.IntegerType.get_signless(64)
         rows = [ir.ArrayAttr.get([ir.StringAttr.get(place) for place in row]) for row in memory]
         func.attributes["nova.memory"] = ir.ArrayAttr.get(rows)
+        if any(skips):
+            func.attributes["nova.skips"] = ir.ArrayAttr.get([ir.StringAttr.get(place) for place in skips])
         func.attributes["nova.predicated"] = ir.DenseI64ArrayAttr.get(predicated)
         func.attributes["nova.arena_bytes"] = ir.IntegerAttr.get(i64, self.arena_bytes)
         func.attributes["nova.live_bytes"] = ir.IntegerAttr.get(i64, self.live_bytes)
@@ -185,6 +197,13 @@ class _Planner:
             func.attributes["nova.guard"] = ir.StringAttr.get(self.places[step.guard])
             flags = [ir.StringAttr.get(self.places[check.buffer]) for check in step.checks]
             func.attributes["nova.flags"] = ir.ArrayAttr.get(flags)
+
+    def _skip(self, launch: Launch, aliases: list[int]) -> str:
+        """The place of the flag that lets a launch be skipped, "" where it has to run."""
+        held = launch.op.attributes
+        if SKIP not in held or list(ir.DenseI64ArrayAttr(held[KEEP])) != aliases:
+            return ""
+        return self.places[launch.operands[ir.IntegerAttr(held[SKIP]).value]]
 
     def _copy(self, buffer: Buffer) -> None:
         """A launch behind all others that copies `buffer` to the state it is the new value of."""
