@@ -20,6 +20,7 @@ from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 _LIBC = ctypes.CDLL(None)
 _BARRIER_BYTES = 64
 _POISON = 0x5B
+STATIC_SHARED = 48 << 10
 _EXTRA = (
     "%emu_tid: i32, %emu_bid: i32, %emu_block: !llvm.ptr, %emu_warp: !llvm.ptr, %emu_scratch: !llvm.ptr, "
     "%emu_shared: !llvm.ptr"
@@ -82,12 +83,18 @@ def to_cpu_text(text: str) -> str:
         arguments = f"%emu_tid, %emu_warp, %emu_scratch, {value}, {mask}"
         return f"llvm.call @emu_shuffle_{type_}({arguments}) : (i32, !llvm.ptr, !llvm.ptr, {type_}, i32) -> {type_}"
 
-    text = re.sub(r"llvm\.mlir\.global internal @\w+_shared\(\).*\n", "", text)
+    text = re.sub(r"llvm\.mlir\.global (internal|external) @\w+_(shared|stage)\(\).*\n", "", text)
+    text = re.sub(
+        r"llvm\.mlir\.addressof @\w+_stage : !llvm\.ptr<3>",
+        f"llvm.getelementptr %emu_shared[{STATIC_SHARED}] : (!llvm.ptr) -> !llvm.ptr, i8",
+        text,
+    )
     text = re.sub(
         r"llvm\.mlir\.addressof @\w+_shared : !llvm\.ptr<3>",
         "llvm.getelementptr %emu_shared[0] : (!llvm.ptr) -> !llvm.ptr, i8",
         text,
     )
+    text = re.sub(r"llvm\.addrspacecast (%\w+) : !llvm\.ptr<3> to", r"llvm.bitcast \1 : !llvm.ptr to", text)
     text = text.replace("!llvm.ptr<3>", "!llvm.ptr")
     text = re.sub(r"nvvm\.read\.ptx\.sreg\.tid\.x range <[^>]*> : i32", "llvm.or %emu_tid, %emu_tid : i32", text)
     text = re.sub(r"nvvm\.read\.ptx\.sreg\.ctaid\.x range <[^>]*> : i32", "llvm.or %emu_bid, %emu_bid : i32", text)
@@ -135,7 +142,7 @@ class Emulated:
                 for t in range(block):
                     function(*pointers, t, b, 0, 0, 0, 0)
             return
-        shared = np.full(64 << 10, _POISON, np.uint8)
+        shared = np.full(STATIC_SHARED + phase.shared_bytes, _POISON, np.uint8)
         scratch = np.zeros((block + 31) // 32 * 32, np.int64)
         barriers = np.zeros((1 + (block + 31) // 32) * _BARRIER_BYTES, np.uint8)
         _LIBC.pthread_barrier_init(ctypes.c_void_p(barriers.ctypes.data), None, block)

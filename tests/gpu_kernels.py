@@ -16,6 +16,7 @@ from blutrain.nova.gpu.kernel import GpuKernel
 from blutrain.nova.target_gpu import gpu_facts
 
 FACTS = gpu_facts("sm_90a")
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CU_FUNC_ATTRIBUTE_...
 SMALL_GPU = replace(FACTS, sms=2)  # few multiprocessors: grids are smaller than the work, loops run
 
 
@@ -88,11 +89,15 @@ class OnDevice:
 
     def __init__(self, generated: GpuKernel):
         import cupy
+        from cupy_backends.cuda.api import driver
 
         self.generated = generated
         self.module = cupy.cuda.function.Module()
         self.module.load(lower.to_ptx(generated.text, generated.target).encode())
         self.functions = [self.module.get_function(p.symbol) for p in generated.phases]
+        for phase, function in zip(generated.phases, self.functions, strict=True):
+            if phase.shared_bytes:
+                driver.funcSetAttribute(function.ptr, MAX_DYNAMIC_SHARED_SIZE_BYTES, phase.shared_bytes)
 
     def launch(self, pointers: Sequence[int], workspace: int) -> None:
         arguments = tuple(np.uint64(p) for p in (*pointers, workspace, 0))

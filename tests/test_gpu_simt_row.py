@@ -28,7 +28,8 @@ SHARES = [
     {"threads": 32, "block": 64, "form": "resident"},
     {"threads": 64, "block": 128, "form": "resident"},
     {"threads": 96, "block": 96, "form": "resident"},
-    {"threads": 64, "block": 64, "form": "swept"},
+    {"threads": 64, "block": 64, "form": "swept", "unroll": 2},
+    {"threads": 64, "block": 64, "form": "staged", "unroll": 2},
 ]
 
 

@@ -30,7 +30,7 @@ from blutrain.nova.gpu.emit import (
 )
 from blutrain.nova.gpu.emit_block import WARP, Fold
 from blutrain.nova.gpu.emit_region import check_region
-from blutrain.nova.gpu.emit_strip import LanePoint, Strip
+from blutrain.nova.gpu.emit_strip import Strip
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.map import write_all
 from blutrain.nova.gpu.row_combine import COMBINE_THREADS, Partials, check_combined, emit_combine
@@ -144,7 +144,7 @@ class _Body:
         places = unflatten(ints, counts, self.plan.kept_dims, index)
         start = ints.mul(places.pop(lane_dim), self.width)
         at = Point(places, 0, self.top)
-        self.strip = Strip(self.evaluator, at, lane_dim, start, self.width)
+        self.strip = Strip.along(self.evaluator, at, lane_dim, start, self.width)
         self.column = ints.mul(index, self.width)
         if splits > 1:
             self._share(split, splits)
@@ -282,14 +282,7 @@ class _Body:
         ints = self.ints
         here = row if inside is None else ints.min(row, self.plan.num_summed - 1)
         indices = unflatten(ints, self.plan.domain.extents, self.plan.summed, here)
-        strip = Strip.__new__(Strip)
-        strip.evaluator, strip.out, strip.width = self.evaluator, self.out, self.width
-        strip.lane_dim, strip.points = self.strip.lane_dim, []
-        for column in self.strip.points:
-            point = LanePoint(indices, self.out.innermost, column)
-            point.strip = strip
-            strip.points.append(point)
-        return strip
+        return self.strip.at(indices)
 
     # --- the block's warps
 

@@ -7,7 +7,7 @@ import math
 
 from blutrain.nova.cpu.emit_domain import Domain
 from blutrain.nova.gpu.emit_strip import VECTOR_BYTES
-from blutrain.nova.kernel import ITEM_BYTES, Access, Gather, Kernel, Operand
+from blutrain.nova.kernel import ITEM_BYTES, Access, Gather, Kernel, Operand, region_flops
 from blutrain.nova.target_gpu import GpuFacts
 
 LAUNCH_US = 2.0  # a small kernel of a replayed graph, by phase
@@ -26,7 +26,10 @@ def time_us(num_bytes: int, flops: int, facts: GpuFacts) -> float:
 
 
 def predicted_us(kernel: Kernel, facts: GpuFacts, phases: int = 1, extra_bytes: int = 0) -> float:
-    return phases * LAUNCH_US + time_us(kernel.bytes + extra_bytes, kernel.flops, facts)
+    """The time of one launch; a draw of random bits serves the elements of a strip."""
+    draws = sum(math.prod(g.extents) * g.block_ops.count("nova.random_bits") for g in kernel.generics)
+    flops = kernel.flops - draws * region_flops(("nova.random_bits",)) * 3 // 4
+    return phases * LAUNCH_US + time_us(kernel.bytes + extra_bytes, flops, facts)
 
 
 def operand_accesses(domain: Domain) -> list[Access]:

@@ -9,7 +9,7 @@ non-coherent ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mlir import ir
@@ -19,7 +19,7 @@ from blutrain.nova.cpu.emit_domain import Domain
 from blutrain.nova.cpu.emit_nest import Evaluator, Point
 from blutrain.nova.emitter import Emitter
 from blutrain.nova.gpu.emit_region import SimtCloner, convert
-from blutrain.nova.kernel import ITEM_BYTES, Kernel
+from blutrain.nova.kernel import ITEM_BYTES, Access, Kernel
 
 THREAD, BLOCK, WORKSPACE = "%thread", "%block", "%workspace"
 SHARED_POINTER = "!llvm.ptr<3>"
@@ -70,6 +70,8 @@ class SimtEvaluator(Evaluator):
     def __init__(self, kernel: Kernel, domain: Domain, out: Emitter):
         super().__init__(kernel, domain, out)
         self.integers = SimtIntegers(out, domain.size < SMALL)
+        # Operands that stand elsewhere by now: how a strip of them is loaded.
+        self.staged: dict[Access, Callable[..., list[str]]] = {}
 
     def clone(self, block: ir.Block, arguments: Sequence[str], point: Point, coordinate, extract) -> list[str]:
         return SimtCloner(self.out, 0, coordinate, extract).clone(block, arguments)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from blutrain.nova.cpu.emit import POINTER, Number, memory_type, operand_pointer
 from blutrain.nova.cpu.emit_domain import Placed
 from blutrain.nova.cpu.emit_nest import Point
-from blutrain.nova.emitter import Emitter
+from blutrain.nova.emitter import Emitter, lane_type
 from blutrain.nova.gpu.emit import SimtEvaluator
 from blutrain.nova.kernel import ITEM_BYTES, Access, Gather, Operand, Produced
 
@@ -21,19 +21,48 @@ class LanePoint(Point):
 
 
 class Strip:
-    """`width` elements along `lane_dim` from index `start`, a multiple of the width; None: `outer` is the one element."""
+    """Elements side by side along `lane_dim` (None: one element), the first at a multiple of their number.
 
-    def __init__(self, evaluator: SimtEvaluator, outer: Point, lane_dim: int | None, start: Number, width: int):
-        self.evaluator, self.out, self.lane_dim, self.width = evaluator, evaluator.out, lane_dim, width
-        self.points: list[Point] = []
-        for i in range(width):
-            own = {} if lane_dim is None else {lane_dim: evaluator.integers.add(start, i)}
-            point = LanePoint(own, self.out.innermost, outer)
+    `place` numbers the first one among those that `SimtEvaluator.staged` holds.
+    """
+
+    def __init__(self, evaluator: SimtEvaluator, points: list[LanePoint], lane_dim: int | None, place: Number = 0):
+        self.evaluator, self.out, self.points, self.lane_dim, self.place = (
+            evaluator,
+            evaluator.out,
+            points,
+            lane_dim,
+            place,
+        )
+        self.width = len(points)
+        for point in points:
             point.strip = self
-            self.points.append(point)
+
+    @staticmethod
+    def along(
+        evaluator: SimtEvaluator, outer: Point, lane_dim: int, start: Number, width: int, place: Number = 0
+    ) -> Strip:
+        """`width` elements under `outer`, from index `start`."""
+        indices = [{lane_dim: evaluator.integers.add(start, i)} for i in range(width)]
+        depth = evaluator.out.innermost
+        return Strip(evaluator, [LanePoint(own, depth, outer) for own in indices], lane_dim, place)
+
+    @staticmethod
+    def one(evaluator: SimtEvaluator, outer: Point) -> Strip:
+        """The only element of a nest without loops."""
+        return Strip(evaluator, [LanePoint({}, evaluator.out.innermost, outer)], None)
+
+    def at(self, indices: dict[int, Number]) -> Strip:
+        """The same elements under further indices."""
+        points = [LanePoint(indices, self.out.innermost, point) for point in self.points]
+        return Strip(self.evaluator, points, self.lane_dim, self.place)
 
     def load(self, access: Access) -> bool:
         """Put the elements of `access` into the points' memos by vector loads; False where they need single ones."""
+        if access in self.evaluator.staged:
+            with self.out.scope(self.points[0].depth):
+                self._remember(("load", access), self.evaluator.staged[access](self))
+            return True
         if not self._is_wide(access):
             return False
         offset = self.evaluator.offset(access.strides, access.offset, self.points[0])
@@ -75,10 +104,11 @@ class Strip:
 
     def _fill(self, key: object, pointer: str, offset: str, dtype: str) -> None:
         with self.out.scope(self.points[0].depth):
-            for point, value in zip(
-                self.points, load_vector(self.evaluator, pointer, offset, dtype, self.width), strict=True
-            ):
-                point.memo[key] = value
+            self._remember(key, load_vector(self.evaluator, pointer, offset, dtype, self.width))
+
+    def _remember(self, key: object, values: Sequence[str]) -> None:
+        for point, value in zip(self.points, values, strict=True):
+            point.memo[key] = value
 
 
 def is_wide(access: Access, lane_dim: int, width: int) -> bool:
@@ -97,38 +127,50 @@ def _lane(out: Emitter, lane: int) -> str:
     return f"{out.constant(str(lane), 'i32')} : i32"
 
 
-def load_vector(evaluator: SimtEvaluator, pointer: str, offset: str, dtype: str, width: int) -> list[str]:
-    """`width` scalars from element `offset`, a multiple of the width."""
-    out, ints, element, values = evaluator.out, evaluator.integers, memory_type(dtype), []
+Address = Callable[[int], str]  # element number in the strip -> its address
+
+
+def load_pieces(out: Emitter, address: Address, dtype: str, width: int, pointer: str = POINTER) -> list[str]:
+    """`width` scalars side by side, by vector loads; the first one's address is aligned to all of them."""
+    values = []
     for first, lanes in _pieces(width, dtype):
-        address = evaluator.memory.address(pointer, ints.name(ints.add(offset, first)), dtype)
-        if lanes == 1:
-            vector = out.value(
-                f"llvm.load {address} {{alignment = {ITEM_BYTES[dtype]} : i64}} : {POINTER} -> {element}"
-            )
-            values.append(_from_memory(out, vector, dtype))
-            continue
-        align = f"{{alignment = {lanes * ITEM_BYTES[dtype]} : i64}}"
-        type_ = f"vector<{lanes}x{element}>"
-        vector = out.value(f"llvm.load {address} {align} : {POINTER} -> {type_}")
-        for lane in range(lanes):
-            value = out.value(f"llvm.extractelement {vector}[{_lane(out, lane)}] : {type_}")
-            values.append(_from_memory(out, value, dtype))
+        type_ = lane_type(memory_type(dtype), lanes if lanes > 1 else 0)
+        loaded = out.value(f"llvm.load {address(first)} {_alignment(lanes, dtype)} : {pointer} -> {type_}")
+        elements = [loaded]
+        if lanes > 1:
+            elements = [out.value(f"llvm.extractelement {loaded}[{_lane(out, i)}] : {type_}") for i in range(lanes)]
+        values += [_from_memory(out, e, dtype) for e in elements]
     return values
+
+
+def store_pieces(out: Emitter, address: Address, values: Sequence[str], dtype: str, pointer: str = POINTER) -> None:
+    """Write scalars side by side, by vector stores."""
+    for first, lanes in _pieces(len(values), dtype):
+        bare = [_to_memory(out, v, dtype) for v in values[first : first + lanes]]
+        type_ = lane_type(memory_type(dtype), lanes if lanes > 1 else 0)
+        vector = bare[0] if lanes == 1 else out.value(f"llvm.mlir.undef : {type_}")
+        for lane, value in enumerate(bare if lanes > 1 else ()):
+            vector = out.value(f"llvm.insertelement {value}, {vector}[{_lane(out, lane)}] : {type_}")
+        out.line(f"llvm.store {vector}, {address(first)} {_alignment(lanes, dtype)} : {type_}, {pointer}")
+
+
+def _alignment(lanes: int, dtype: str) -> str:
+    return f"{{alignment = {lanes * ITEM_BYTES[dtype]} : i64}}"
+
+
+def load_vector(evaluator: SimtEvaluator, pointer: str, offset: str, dtype: str, width: int) -> list[str]:
+    """`width` scalars of global memory from element `offset`, a multiple of the width."""
+    return load_pieces(evaluator.out, _global(evaluator, pointer, offset, dtype), dtype, width)
 
 
 def store_vector(evaluator: SimtEvaluator, values: Sequence[str], pointer: str, offset: str, dtype: str) -> None:
     """Write scalars side by side from element `offset`, a multiple of their number."""
-    out, ints, element = evaluator.out, evaluator.integers, memory_type(dtype)
-    for first, lanes in _pieces(len(values), dtype):
-        address = evaluator.memory.address(pointer, ints.name(ints.add(offset, first)), dtype)
-        bare = [_to_memory(out, v, dtype) for v in values[first : first + lanes]]
-        type_ = element if lanes == 1 else f"vector<{lanes}x{element}>"
-        vector = bare[0] if lanes == 1 else out.value(f"llvm.mlir.undef : {type_}")
-        for lane, value in enumerate(bare if lanes > 1 else ()):
-            vector = out.value(f"llvm.insertelement {value}, {vector}[{_lane(out, lane)}] : {type_}")
-        align = f"{{alignment = {lanes * ITEM_BYTES[dtype]} : i64}}"
-        out.line(f"llvm.store {vector}, {address} {align} : {type_}, {POINTER}")
+    store_pieces(evaluator.out, _global(evaluator, pointer, offset, dtype), values, dtype)
+
+
+def _global(evaluator: SimtEvaluator, pointer: str, offset: str, dtype: str) -> Address:
+    ints = evaluator.integers
+    return lambda first: evaluator.memory.address(pointer, ints.name(ints.add(offset, first)), dtype)
 
 
 def _from_memory(out: Emitter, value: str, dtype: str) -> str:

@@ -189,10 +189,10 @@ class _Phase:
     def _strip(self, place: Number) -> Strip:
         extents, width = self.plan.domain.extents, self.config["width"]
         if not extents:
-            return Strip(self.evaluator, self.top, None, 0, 1)
+            return Strip.one(self.evaluator, self.top)
         lane = choose_lane(self.plan.domain)
         outer = [d for d in range(len(extents)) if d != lane]
         per_row = extents[lane] // width
         row, column = (self.ints.div(place, per_row), self.ints.rem(place, per_row)) if outer else (0, place)
         at = Point(unflatten(self.ints, extents, outer, row), self.out.innermost, self.top)
-        return Strip(self.evaluator, at, lane, self.ints.mul(column, width), width)
+        return Strip.along(self.evaluator, at, lane, self.ints.mul(column, width), width)

@@ -19,13 +19,14 @@ from blutrain.nova.gpu import map_tiled
 from blutrain.nova.gpu.configure_common import operand_accesses, predicted_us, width_for
 from blutrain.nova.gpu.emit import BLOCK, THREAD, SimtEvaluator, module_text, phase_text
 from blutrain.nova.gpu.emit_region import check_region
-from blutrain.nova.gpu.emit_strip import Strip
+from blutrain.nova.gpu.emit_strip import VECTOR_BYTES, Strip
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
-from blutrain.nova.kernel import Gather, Generic, Kernel, Operand, Unsupported, region_flops
+from blutrain.nova.kernel import ITEM_BYTES, Gather, Generic, Kernel, Operand, Unsupported, region_flops
 from blutrain.nova.target_gpu import GpuFacts
 
 BLOCK_THREADS = 256
 BYTES_IN_FLIGHT = 32  # of loads that a thread should have under way, in addition to its neighbours'
+LONG_REGION = 80  # operations an element: work enough for one strip to hide another thread's loads
 
 
 def supports(kernel: Kernel) -> str | None:
@@ -48,9 +49,10 @@ def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, int | str]:
     lane = choose_lane(domain)
     length = domain.extents[lane]
     width = width_for(domain, lane, _whole(domain, lane, length))
-    loads = sum(a.strides[lane] != 0 for a in operand_accesses(domain)) or 1
+    streams = [a for a in operand_accesses(domain) if all(a.strides)]
+    in_flight = sum(width * ITEM_BYTES[a.dtype] for a in streams) or VECTOR_BYTES
     ops = sum(region_flops(op.block_ops) for op in kernel.generics)
-    items = 1 if ops > 200 else max(1, min(4, BYTES_IN_FLIGHT // (loads * 4 * width)))
+    items = 1 if ops > LONG_REGION else max(1, min(4, BYTES_IN_FLIGHT // in_flight))
     strips = max(1, domain.size // width)
     block = min(BLOCK_THREADS, max(32, math.ceil(strips / facts.sms / 32) * 32))
     while items > 1 and strips < facts.sms * block * items:
@@ -123,7 +125,7 @@ class _MapBody:
     def emit(self) -> int:
         """Write the body; returns the number of blocks."""
         if not self.domain.extents:
-            one = lambda: self._strips([Strip(self.evaluator, self.top, None, 0, 1)])
+            one = lambda: self._strips([Strip.one(self.evaluator, self.top)])
             self.out.when(self.ints.equal(THREAD, 0), one)
             return 1
         if not self.domain.size:
@@ -156,7 +158,7 @@ class _MapBody:
 
             def single() -> None:
                 row = Point(dict.fromkeys(self.outer, 0), self.out.innermost, self.top)
-                self._strips([Strip(self.evaluator, row, self.lane, self.ints.add(THREAD, start), 1)])
+                self._strips([Strip.along(self.evaluator, row, self.lane, self.ints.add(THREAD, start), 1)])
 
             assert mine is not None
             self.out.when(mine, single)
@@ -176,7 +178,7 @@ class _MapBody:
         indices = unflatten(self.ints, self.domain.extents, self.outer, row)
         width = self.config["width"]
         outer = Point(indices, self.out.innermost, self.top)
-        return Strip(self.evaluator, outer, self.lane, self.ints.mul(column, width), width)
+        return Strip.along(self.evaluator, outer, self.lane, self.ints.mul(column, width), width)
 
     def _strips(self, strips: list[Strip]) -> None:
         """All loads, then all values, then all stores: a result may share an operand's memory."""

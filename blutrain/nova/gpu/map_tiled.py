@@ -177,21 +177,24 @@ class _TiledBody:
 
     def _compute(self) -> None:
         """A warp's rows are inner indices. Values past the end are computed and not stored."""
-        strips = [strip for i in self.rows for strip in self._strips(i)]
-        for strip in strips:
+        strips = [found for i in self.rows for found in self._strips(i)]
+        for strip, _, _ in strips:
             for access in operand_accesses(self.domain):
                 for point in strip.points:
                     self.evaluator.read(access, point)
         values = [
             [[self.evaluator.source(s.source, s.access, p) for p in strip.points] for s in self.domain.stores]
-            for strip in strips
+            for strip, _, _ in strips
         ]
-        for strip, of_strip in zip(strips, values, strict=True):
+        for (strip, place, row), of_strip in zip(strips, values, strict=True):
             for store, of_store in zip(self.domain.stores, of_strip, strict=True):
-                self._put(strip, store, of_store)
+                self._put(strip, place, row, store, of_store)
 
-    def _strips(self, i: int) -> list[Strip]:
-        """This thread's elements in the row `i` plus its warp: one strip, or single elements 32 apart."""
+    def _strips(self, i: int) -> list[tuple[Strip, Number, Number]]:
+        """This thread's elements in the row `i` plus its warp: one strip, or single elements 32 apart.
+
+        With each its place in the tile: lane index, inner index.
+        """
         ints, tiling = self.ints, self.tiling
         row = ints.add(self.warp, i)
         inner = self._clamped(tiling.inner, ints.add(self.first[tiling.inner], row))
@@ -201,17 +204,16 @@ class _TiledBody:
         for e in range(1 if is_one else self.width):
             place = ints.mul(self.lane_number, self.width) if is_one else ints.add(self.lane_number, 32 * e)
             start = self._clamped(tiling.lane, ints.add(self.first[tiling.lane], place))
-            strip = Strip(self.evaluator, at, tiling.lane, start, self.width if is_one else 1)
-            strip.place = (place, row)  # type: ignore[attr-defined]
+            strip = Strip.along(self.evaluator, at, tiling.lane, start, self.width if is_one else 1)
             for k, point in enumerate(strip.points):
                 for access in tiling.loads:
                     index = ints.add(ints.mul(ints.add(place, k), self.pitch), row)
                     point.memo["load", access] = self.shared.load(self.loaded[access], ints.name(index), access.dtype)
-            strips.append(strip)
+            strips.append((strip, place, row))
         return strips
 
-    def _put(self, strip: Strip, store: Store, values: list[str]) -> None:
-        ints, (place, row) = self.ints, strip.place  # type: ignore[attr-defined]
+    def _put(self, strip: Strip, place: Number, row: Number, store: Store, values: list[str]) -> None:
+        ints = self.ints
         if store in self.tiling.stores:
             for k, value in enumerate(values):
                 index = ints.name(ints.add(ints.mul(ints.add(place, k), self.pitch), row))

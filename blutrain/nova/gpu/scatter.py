@@ -22,6 +22,7 @@ from blutrain.nova.emitter import Emitter
 from blutrain.nova.gpu.configure_common import LAUNCH_US, power_of_two, time_us
 from blutrain.nova.gpu.emit import (
     BLOCK,
+    SHARED_POINTER,
     THREAD,
     WORKSPACE,
     Shared,
@@ -38,11 +39,13 @@ from blutrain.nova.kernel import ITEM_BYTES, Kernel, Operand, ScatterAdd, Unsupp
 from blutrain.nova.target_gpu import GpuFacts
 
 SORT_THREADS = 1024
+ROUNDS_AT_ONCE = 8  # ids of a lane that are loaded together
+SHARED_FINDS = 4096  # ids of one block's range that it keeps in shared memory
 IDS_PER_THREAD = 8  # of a block that sorts; fewer ids, fewer threads
 SUM_THREADS = 256
-LANE_ELEMENTS = 32  # columns of a lane at most
+LANE_ELEMENTS = 16  # columns of a lane at most
 HOT = 32  # ids of a row that one warp adds alone
-UNROLL = 4  # updates under way
+IN_FLIGHT = 48  # elements of updates that a lane has under way
 ALIGNMENT = 256
 
 
@@ -67,7 +70,8 @@ def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, int]:
     rows, columns = _table(op)
     most = VECTOR_BYTES // max(ITEM_BYTES[op.types[0].dtype], ITEM_BYTES[op.updates_type.dtype])
     width = math.gcd(most, columns) if columns else 1
-    vectors = max(1, min(LANE_ELEMENTS // width, math.ceil(columns / (WARP * width))))
+    tiles = max(1, math.ceil(columns / (WARP * LANE_ELEMENTS)))
+    vectors = max(1, math.ceil(columns / (WARP * width * tiles)))
     while vectors > 1 and rows * math.ceil(columns / (WARP * width * vectors)) < 2 * facts.sms * SUM_THREADS // WARP:
         vectors = (vectors + 1) // 2
     threads = max(4 * WARP, min(SORT_THREADS, power_of_two(op.ids_type.size // IDS_PER_THREAD)))
@@ -85,7 +89,7 @@ def generate(kernel: Kernel, facts: GpuFacts, config: dict[str, int]) -> GpuKern
         phase_text(kernel, symbols[1], sums.out, SUM_THREADS, sums.shared),
     ]
     num_bytes = op.updates_type.bytes + op.ids_type.bytes + op.types[0].bytes * (2 if op.init else 1)
-    scanned = 2 * config["blocks"] * op.ids_type.bytes
+    scanned = config["blocks"] * op.ids_type.bytes
     return GpuKernel(
         text=module_text(texts),
         target=facts.arch,
@@ -144,6 +148,9 @@ class _Phase:
                 f"llvm.getelementptr inbounds {WORKSPACE}[{start}] : ({POINTER}, i64) -> {POINTER}, i8"
             )
 
+    def _minus(self, a: str, b: str) -> str:
+        return self.out.value(f"arith.subi {a}, {b} : i64")
+
     def read(self, name: str, index: Number) -> str:
         """An element of an array of the workspace, as i64."""
         value = self.memory.load(self.array(name), self.ints.name(index), "i32", 0)
@@ -166,35 +173,58 @@ class _Sort(_Phase):
         ints, blocks = self.ints, self.config["blocks"]
         if not self.rows:
             return 0
+        self.warps = self.config["threads"] // WARP
         self.per_block = math.ceil(self.rows / blocks)
         self.first = ints.name(ints.mul(BLOCK, self.per_block))
         self.last = ints.name(ints.min(ints.add(self.first, self.per_block), self.rows))
-        first, mine = self._count()
+        self.size = self._minus(self.last, self.first)
+        self.rounds = math.ceil(math.ceil(self.count / WARP) / self.warps)
+        self.begin = ints.mul(self.warp, self.rounds)
+        # Few rounds: the ids stay in registers from counting to placing.
+        self.ids = [self._id(r) for r in range(self.rounds)] if self.rounds <= ROUNDS_AT_ONCE else None
+        first, mine, total = self._count()
+        end = ints.name(ints.add(first, total))
+        self._choose_memory(first, total)
         self._find(mine)
         barrier(self.out)
-        self._list(first)
+        self._list(first, end)
         return math.ceil(self.rows / self.per_block)
 
-    @property
-    def _warps(self) -> int:
-        return self.config["threads"] // WARP
+    # --- the ids of a warp
 
     def _id(self, round_: Number) -> tuple[str, str, str, str]:
         """(number, row, is it in this block's range, is it below) of this lane's id in a round of the warp."""
         ints, out = self.ints, self.out
         number = ints.name(ints.add(ints.mul(ints.add(self.begin, round_), WARP), self.lane))
         there = ints.less(number, self.count)
-        row = self.memory.load(
-            operand_pointer(self.op.ids), ints.name(ints.min(number, self.count - 1)), self.op.ids_type.dtype, 0
-        )
-        if self.op.ids_type.dtype != "i64":
-            row = out.value(f"arith.extsi {row} : {self.op.ids_type.dtype} to i64")
-        local = out.value(f"arith.subi {row}, {self.first} : i64")
-        size = out.value(f"arith.subi {self.last}, {self.first} : i64")
-        inside = ints.both(there, ints.less(local, size))
+        dtype, place = self.op.ids_type.dtype, ints.name(ints.min(number, self.count - 1))
+        row = self.memory.load(operand_pointer(self.op.ids), place, dtype, 0)
+        if dtype != "i64":
+            row = out.value(f"arith.extsi {row} : {dtype} to i64")
+        local = self._minus(row, self.first)
+        inside = ints.both(there, ints.less(local, self.size))
         below = ints.both(there, ints.less(row, self.first))  # unsigned: a negative id is not below
         assert inside is not None and below is not None
         return number, local, inside, below
+
+    def _each_round(self, body: Callable[[tuple, list[str]], list[str]], carried: list[tuple[str, str]]) -> list[str]:
+        """`body(id, values)` for every round of the warp, the loads of several rounds at once."""
+        values = [v for v, _ in carried]
+        if self.ids is not None:
+            for id_ in self.ids:
+                values = body(id_, values)
+            return values
+
+        def several(round_: str, values: list[str]) -> list[str]:
+            for id_ in [self._id(self.ints.add(round_, r)) for r in range(ROUNDS_AT_ONCE)]:
+                values = body(id_, values)
+            return values
+
+        whole = self.rounds // ROUNDS_AT_ONCE * ROUNDS_AT_ONCE
+        values = self.loop(0, whole, ROUNDS_AT_ONCE, several, carried)
+        for r in range(whole, self.rounds):
+            values = body(self._id(r), values)
+        return values
 
     def _ballot(self, condition: str) -> str:
         return self.out.value(f"nvvm.vote.sync ballot {self.out.constant('-1', 'i32')}, {condition} -> i32")
@@ -202,22 +232,17 @@ class _Sort(_Phase):
     def _popcount(self, bits: str) -> str:
         return self.out.value(f"arith.extui {self.out.value(f'math.ctpop {bits} : i32')} : i32 to i64")
 
-    def _count(self) -> tuple[Number, Number]:
-        """(number of ids below the block's range, place of this warp's first find)."""
+    def _tally(self, totals: list[str], flags: Sequence[str]) -> list[str]:
+        """Totals of the warp, each with the lanes whose flag is set added."""
+        counts = [self._popcount(self._ballot(flag)) for flag in flags]
+        return [self.ints.name(self.ints.add(t, c)) for t, c in zip(totals, counts, strict=True)]
+
+    def _count(self) -> tuple[str, Number, str]:
+        """(number of ids below the block's range, finds of the warps before this one, finds of the block)."""
         ints = self.ints
-        self.rounds = math.ceil(math.ceil(self.count / WARP) / self._warps)
-        self.begin = ints.mul(self.warp, self.rounds)
-
-        def add(round_: str, totals: list[str]) -> list[str]:
-            _, _, inside, below = self._id(round_)
-            flags = (inside, below)
-            return [
-                self.ints.name(ints.add(t, self._popcount(self._ballot(f)))) for t, f in zip(totals, flags, strict=True)
-            ]
-
         zero = ints.name(0)
-        totals = self.loop(0, self.rounds, 1, add, [(zero, "i64"), (zero, "i64")])
-        places = [self.shared.allocate(8 * self._warps) for _ in totals]
+        totals = self._each_round(lambda id_, t: self._tally(t, id_[2:]), [(zero, "i64"), (zero, "i64")])
+        places = [self.shared.allocate(8 * self.warps) for _ in totals]
 
         def publish() -> None:
             for place, total in zip(places, totals, strict=True):
@@ -226,18 +251,35 @@ class _Sort(_Phase):
         self.out.when(ints.equal(self.lane, 0), publish)
         barrier(self.out)
         # Lane l has warp l's counts: sums over all lanes, and over the lanes before this warp.
-        there = ints.less(self.lane, self._warps)
-        index = ints.name(ints.min(self.lane, self._warps - 1))
+        there = ints.less(self.lane, self.warps)
+        index = ints.name(ints.min(self.lane, self.warps - 1))
         found, below = (ints.select(there, self.shared.load(p, index, "i64"), 0) for p in places)
         before = ints.select(ints.less(self.lane, self.warp), found, 0)
-        self.total = self._sum(found)
         first = self._sum(below)
-        return first, ints.add(first, self._sum(before))
+        return first, self._sum(before), self._sum(found)
 
     def _sum(self, value: str) -> str:
         for distance in (1, 2, 4, 8, 16):
             value = self.out.value(f"arith.addi {value}, {shuffle(self.out, value, 'i64', distance)} : i64")
         return value
+
+    # --- finds, in shared memory where they fit
+
+    def _choose_memory(self, first: str, total: str) -> None:
+        """Pointers to this block's finds: id numbers, and rows within the block."""
+        out, fits = self.out, self.ints.less(total, SHARED_FINDS + 1)
+        self.finds = {}
+        for name in ("found", "row"):
+            near = out.value(
+                f"llvm.addrspacecast {self.shared.address(self.shared.allocate(4 * SHARED_FINDS), 0, 'i32')} : "
+                f"{SHARED_POINTER} to {POINTER}"
+            )
+            far = self.memory.address(self.array(name), first, "i32")
+            self.finds[name] = out.value(f"llvm.select {fits}, {near}, {far} : i1, {POINTER}")
+
+    def _read_find(self, name: str, index: Number) -> str:
+        value = self.memory.load(self.finds[name], self.ints.name(index), "i32", 0)
+        return self.out.value(f"arith.extui {value} : i32 to i64")
 
     def _before(self) -> str:
         """The bits of the lanes before this one."""
@@ -250,71 +292,70 @@ class _Sort(_Phase):
         return self.ints.add(start, self._popcount(self.out.value(f"arith.andi {bits}, {self.before} : i32")))
 
     def _find(self, start: Number) -> None:
-        """Ids in the range, in their order."""
+        """Ids in the range, in their order, behind `start` finds of other warps."""
+        ints = self.ints
         self.before = self._before()
 
-        def put(round_: str, places: list[str]) -> list[str]:
-            number, local, inside, _ = self._id(round_)
+        def put(id_: tuple, places: list[str]) -> list[str]:
+            number, local, inside, _ = id_
             bits = self._ballot(inside)
 
             def write() -> None:
-                place = self._place(bits, places[0])
-                self.write("found", place, number)
-                self.write("row", place, local)
+                place = ints.name(self._place(bits, places[0]))
+                for name, value in (("found", number), ("row", local)):
+                    narrow = self.out.value(f"arith.trunci {value} : i64 to i32")
+                    self.memory.store(narrow, self.finds[name], place, "i32", 0)
 
             self.out.when(inside, write)
-            return [self.ints.name(self.ints.add(places[0], self._popcount(bits)))]
+            return [ints.name(ints.add(places[0], self._popcount(bits)))]
 
-        self.loop(0, self.rounds, 1, put, [(self.ints.name(start), "i64")])
+        self._each_round(put, [(ints.name(start), "i64")])
 
-    def _list(self, first: Number) -> None:
+    def _list(self, first: str, end: str) -> None:
         """A warp takes a row: how many finds are below it, then the finds in it."""
-        ints = self.ints
-        end = ints.name(ints.add(first, self.total))
-        size = self.out.value(f"arith.subi {self.last}, {self.first} : i64")
+        ints, count, zero = self.ints, self._minus(end, first), self.ints.name(0)
 
         def finds(place: str, body: Callable[[str, str, str], list[str]]) -> list[str]:
             here = ints.add(place, self.lane)
-            there = ints.less(here, end)
-            index = ints.min(here, max(self.count - 1, 0))
-            return body(self.read("row", index), ints.name(index), there)
+            there = ints.less(here, count)
+            index = ints.select(there, here, 0)
+            return body(self._read_find("row", index), index, there)
 
         def row(index: str, _: list[str]) -> list[str]:
-            def count(place: str, totals: list[str]) -> list[str]:
-                def add(found: str, _: str, there: str) -> list[str]:
-                    flags = (ints.both(there, ints.less(found, index)), ints.both(there, ints.equal(found, index)))
-                    return [
-                        ints.name(ints.add(t, self._popcount(self._ballot(f))))  # type: ignore[arg-type]
-                        for t, f in zip(totals, flags, strict=True)
-                    ]
+            def tally(found: str, there: str, totals: list[str]) -> list[str]:
+                below, here = ints.less(found, index), ints.equal(found, index)
+                flags = [f for f in (ints.both(there, below), ints.both(there, here)) if f is not None]
+                return self._tally(totals, flags)
 
-                return finds(place, add)
-
-            zero = ints.name(0)
-            below, here = self.loop(first, end, WARP, count, [(zero, "i64"), (zero, "i64")])
+            add = lambda place, totals: finds(place, lambda found, _, there: tally(found, there, totals))
+            below, here = self.loop(0, count, WARP, add, [(zero, "i64"), (zero, "i64")])
             start = ints.add(first, below)
             absolute = ints.add(self.first, index)
             self.out.when(ints.equal(self.lane, 0), lambda: self.write("start", absolute, start))
-
-            def put(place: str, places: list[str]) -> list[str]:
-                def add(found: str, at: str, there: str) -> list[str]:
-                    mine = ints.both(there, ints.equal(found, index))
-                    assert mine is not None
-                    bits = self._ballot(mine)
-                    write = lambda: self.write("order", self._place(bits, places[0]), self.read("found", at))
-                    self.out.when(mine, write)
-                    return [ints.name(ints.add(places[0], self._popcount(bits)))]
-
-                return finds(place, add)
-
-            any_here = self.out.value(f"arith.cmpi ne, {here}, {zero} : i64")
-            self.out.when(any_here, lambda: self.loop(first, end, WARP, put, [(ints.name(start), "i64")]))
+            is_some = self.out.value(f"arith.cmpi ne, {here}, {zero} : i64")
+            self.out.when(is_some, lambda: self._order(index, start, count, finds))
             return []
 
-        self.loop(self.warp, size, self._warps, row)
+        self.loop(self.warp, self.size, self.warps, row)
         is_end = ints.both(ints.equal(self.last, self.rows), ints.equal(THREAD, 0))
         assert is_end is not None
         self.out.when(is_end, lambda: self.write("start", self.rows, end))
+
+    def _order(self, row: str, start: Number, count: str, finds: Callable) -> None:
+        """The numbers of the finds in a row, in their order."""
+
+        def put(place: str, places: list[str]) -> list[str]:
+            def add(found: str, at: str, there: str) -> list[str]:
+                mine = self.ints.both(there, self.ints.equal(found, row))
+                assert mine is not None
+                bits = self._ballot(mine)
+                write = lambda: self.write("order", self._place(bits, places[0]), self._read_find("found", at))
+                self.out.when(mine, write)
+                return [self.ints.name(self.ints.add(places[0], self._popcount(bits)))]
+
+            return finds(place, add)
+
+        self.loop(0, count, WARP, put, [(self.ints.name(start), "i64")])
 
 
 class _Sums(_Phase):
@@ -351,9 +392,6 @@ class _Sums(_Phase):
         self._hot_rows(warps)
         return math.ceil(units / warps)
 
-    def _minus(self, a: str, b: str) -> str:
-        return self.out.value(f"arith.subi {a}, {b} : i64")
-
     def _unit(self, unit: Number) -> tuple[Number, Number]:
         return self.ints.div(unit, self.tiles), self.ints.mul(self.ints.rem(unit, self.tiles), self.tile)
 
@@ -387,12 +425,13 @@ class _Sums(_Phase):
     def _accumulate(
         self, columns: list[tuple[Number, str | None]], start: Number, end: Number, sums: Sequence[str]
     ) -> list[str]:
-        """Add the updates order[start], ..., order[end - 1], UNROLL at a time, then singly."""
+        """Add the updates order[start], ..., order[end - 1], several at a time, then singly."""
+        unroll = max(1, min(4, IN_FLIGHT // len(sums)))
         ints, pointer, dtype = self.ints, operand_pointer(self.op.updates), self.op.updates_type.dtype
 
-        def several(unroll: int) -> Callable[[str, list[str]], list[str]]:
+        def several(count: int) -> Callable[[str, list[str]], list[str]]:
             def add(index: str, values: list[str]) -> list[str]:
-                numbers = [self.read("order", ints.add(index, u)) for u in range(unroll)]
+                numbers = [self.read("order", ints.add(index, u)) for u in range(count)]
                 loaded = [[x for c, _ in columns for x in self._load(pointer, n, c, dtype)] for n in numbers]
                 for update in loaded:
                     values = [self._add(v, x) for v, x in zip(values, update, strict=True)]
@@ -401,10 +440,10 @@ class _Sums(_Phase):
             return add
 
         length = self._minus(ints.name(end), ints.name(start))
-        rest = self.out.value(f"arith.remui {length}, {ints.name(UNROLL)} : i64")
+        rest = self.out.value(f"arith.remui {length}, {ints.name(unroll)} : i64")
         middle = self._minus(ints.name(end), rest)
         types = [self.sum_dtype] * len(sums)
-        sums = self.loop(start, middle, UNROLL, several(UNROLL), list(zip(sums, types, strict=True)))
+        sums = self.loop(start, middle, unroll, several(unroll), list(zip(sums, types, strict=True)))
         return self.loop(middle, end, 1, several(1), list(zip(sums, types, strict=True)))
 
     def _initial(self, row: Number, columns: list[tuple[Number, str | None]]) -> list[str]:
