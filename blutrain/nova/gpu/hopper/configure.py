@@ -13,7 +13,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from blutrain.nova.gpu.hopper.epilogue import staging_row_bytes
+from blutrain.nova.gpu.hopper.epilogue import full_loads, staged_stores, staging_bytes
 from blutrain.nova.gpu.hopper.problem import Problem
 from blutrain.nova.gpu.hopper.schedule import Schedule
 from blutrain.nova.gpu.hopper.tiles import Tiles
@@ -31,18 +31,21 @@ L2_BYTES_PER_CYCLE = 42.0  # that one SM takes from the L2 when all do
 STREAM_GB_S = 0.88  # of the memory bandwidth that a product's traffic reaches
 PHASE_US = 2.2  # of a phase before or after
 MAX_SPLIT = 16
+MAX_LIVE_VALUES = 192
 TILE_SHAPES = {
     "cooperative": ((256, 128), (128, 256), (256, 160), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64)),
     "pingpong": ((128, 128), (64, 256), (64, 192), (64, 128), (64, 64), (128, 96), (128, 64)),
     "register": ((128, 256), (128, 192), (128, 128), (64, 128), (64, 256)),
     "register wide": ((192, 192), (128, 192), (64, 192)),
+    "register pingpong": ((128, 128), (192, 64), (128, 64), (64, 128)),
 }  # register: (q, p); "wide": three consumers
 MIN_STAGES, MAX_STAGES = 3, 8
 
 
 def tiles_of(problem: Problem, schedule: Schedule, facts: GpuFacts) -> Tiles:
     tiles = Tiles(problem, schedule, facts.shared_bytes_per_block, facts.sms, len(problem.contract.reductions))
-    return dataclasses.replace(tiles, staging_row_bytes=staging_row_bytes(tiles))
+    bytes_ = sum(staging_bytes(tiles, store) for store in staged_stores(tiles))
+    return dataclasses.replace(tiles, staging_set_bytes=bytes_)
 
 
 def configure(problem: Problem, facts: GpuFacts) -> Schedule:
@@ -50,7 +53,7 @@ def configure(problem: Problem, facts: GpuFacts) -> Schedule:
     best: tuple[float, Schedule] | None = None
     for schedule in candidates(problem, facts):
         tiles = tiles_of(problem, schedule, facts)
-        if tiles.problem_with_schedule():
+        if tiles.problem_with_schedule() or not _fits_registers(tiles):
             continue
         cost = predict_us(tiles, facts)
         if best is None or cost < best[0] * (1 - 1e-9):
@@ -67,10 +70,20 @@ def candidates(problem: Problem, facts: GpuFacts) -> Iterator[Schedule]:
             consumers = 3 if variant == "register wide" else 2
             for split, where in _splits(problem, tile_m, tile_n, variant, facts):
                 schedule = Schedule(
-                    tile_m, tile_n, MIN_STAGES, consumers, variant == "pingpong", 8, split, where, repack
+                    tile_m, tile_n, MIN_STAGES, consumers, variant.endswith("pingpong"), 8, split, where, repack
                 )
                 for shared in _multicasts(schedule, problem, facts):
                     yield from _deepest(dataclasses.replace(schedule, multicast=shared), problem, facts)
+
+
+def _fits_registers(tiles: Tiles) -> bool:
+    """Will the epilogue find registers beside the accumulators. A load for each element, a further store and a column
+    sum hold about 16 values each; the bound is what ptxas took without spills.
+    """
+    contract = tiles.problem.contract
+    weight = len(full_loads(contract)) + len(contract.stores) - 1 + len(contract.reductions)
+    fragments = 16 * tiles.blocks_p if tiles.in_registers else 0
+    return tiles.num_accumulators + fragments + 16 * weight <= MAX_LIVE_VALUES
 
 
 def _multicasts(schedule: Schedule, problem: Problem, facts: GpuFacts) -> tuple[str, ...]:
@@ -101,7 +114,7 @@ def _shapes(problem: Problem, repack: str) -> Iterator[tuple[str, int, int]]:
         for variant in ("cooperative", "pingpong"):
             yield from ((variant, m, n) for m, n in TILE_SHAPES[variant])
         return
-    for variant in ("register", "register wide"):
+    for variant in ("register", "register wide", "register pingpong"):
         for q, p in TILE_SHAPES[variant]:
             yield (variant, q, p) if own[0] == "n" else (variant, p, q)
 
@@ -114,7 +127,7 @@ def _splits(problem: Problem, tile_m: int, tile_n: int, variant: str, facts: Gpu
         return found
     most = min(MAX_SPLIT, steps // 8, math.ceil(2 * facts.sms / tiles))
     for split in range(2, most + 1):
-        if facts.clusters(split) and variant != "pingpong":
+        if facts.clusters(split) and not variant.endswith("pingpong"):
             found.append((split, "cluster"))
         found.append((split, "workspace"))
     return found

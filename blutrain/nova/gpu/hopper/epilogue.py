@@ -6,10 +6,11 @@ straight from registers. Column reductions leave one row of partial sums of each
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from blutrain.nova.cpu.contract_finish import Combiner
-from blutrain.nova.cpu.contract_form import Contract, Store
+from blutrain.nova.cpu.contract_form import Contract, Store, loads
 from blutrain.nova.cpu.contract_value import linear_step
 from blutrain.nova.gpu.hopper import machine
 from blutrain.nova.gpu.hopper.builder import SHARED, Builder, Integer
@@ -20,9 +21,10 @@ from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS
 from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
 from blutrain.nova.gpu.hopper.values import Origin, Run, Values
 from blutrain.nova.gpu.kernel import TensorMap
-from blutrain.nova.kernel import ITEM_BYTES, Operand
+from blutrain.nova.kernel import ITEM_BYTES, Access, Operand
 
 STAGED_DTYPES = ("f32", "bf16", "f16")
+PIECES_AT_ONCE = 4  # what one stmatrix takes
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Piece:
 
 
 def pieces(tiles: Tiles) -> list[list[Piece]]:
-    """What one thread holds of a tile, in chunks that belong together: (row block, group of columns).
+    """What one thread holds of a tile, in chunks that belong together: (group of columns, row block).
 
     The accumulators of a wgmma (PTX ISA, "Register fragments"): [block of rows][8 columns][row half][2 columns].
     """
@@ -52,8 +54,8 @@ def pieces(tiles: Tiles) -> list[list[Piece]]:
         return [rows[i : i + 8] for i in range(0, len(rows), 8)]
     chunks = []
     columns = chunk_columns(tiles)
-    for block in range(tiles.blocks_p):
-        for first in range(0, tiles.q_tile, columns):
+    for first in range(0, tiles.q_tile, columns):
+        for block in range(tiles.blocks_p):
             chunk = []
             for b in range(first // 8, (first + columns) // 8):
                 for half in range(2):
@@ -64,10 +66,9 @@ def pieces(tiles: Tiles) -> list[list[Piece]]:
     return chunks
 
 
-def staging_row_bytes(tiles: Tiles) -> int:
-    """Bytes of a row of a staging buffer, 0 where nothing is staged."""
-    items = [ITEM_BYTES[s.access.dtype] for s in staged_stores(tiles)]
-    return chunk_columns(tiles) * max(items, default=0)
+def staging_bytes(tiles: Tiles, store: Store) -> int:
+    """Of the buffer for a chunk of one result."""
+    return CONSUMER_ROWS * chunk_columns(tiles) * ITEM_BYTES[store.access.dtype]
 
 
 def chunk_columns(tiles: Tiles) -> int:
@@ -150,21 +151,45 @@ class Epilogue:
         self.staged = staged_stores(tiles)
         self.direct = [s for s in self.contract.stores if s not in self.staged]
         self.combiners = [Combiner(r) for r in self.contract.reductions]
+        self.loads = full_loads(self.contract)
 
     def __call__(self, sums: list[str], place: Place, consumer: Consumer) -> None:
         out, tiles = self.out, self.tiles
         origin = thread_origin(out, tiles, place.m, place.n, place.batch, consumer)
         partial = ColumnSums(self, place, consumer, origin) if self.combiners else None
         staging = _Staging(out, tiles, self.staged, place, consumer) if self.staged else None
-        for chunk in pieces(tiles):
+        for number, chunk in enumerate(pieces(tiles), 1):
             self.chunk(chunk, lambda i: sums[i], origin, staging, partial)
+            if partial is not None and tiles.p_axis == "m" and number % tiles.blocks_p == 0:
+                partial.flush()  # these columns do not come again
         if partial is not None:
             partial.finish()
 
-    def chunk(self, chunk, accumulator, origin: Origin, staging=None, partial=None) -> None:
-        """`accumulator(i)` names the sum in register i. Loads come before stores: a result may alias an operand."""
+    def chunk(
+        self,
+        chunk: list[Piece],
+        accumulator: Callable[[int], str],
+        origin: Origin,
+        staging: _Staging | None = None,
+        partial: ColumnSums | None = None,
+    ) -> None:
+        """`accumulator(i)` names the sum in register i. What is loaded for each element is loaded first: so many
+        loads are under way at once, and a result may alias an operand. The rest is done for four pieces at a time, to
+        hold few values.
+        """
+        values = Values(self.out, self.contract, origin)
+        for access in self.loads:
+            for piece in chunk:
+                values.load(access, piece.run)
+        if staging is not None:
+            staging.open()
+        for first in range(0, len(chunk), PIECES_AT_ONCE):
+            self._some(values, chunk[first : first + PIECES_AT_ONCE], chunk[0].run, accumulator, staging, partial)
+        if staging is not None:
+            staging.close(chunk[0].run)
+
+    def _some(self, values: Values, chunk: list[Piece], first: Run, accumulator, staging, partial) -> None:
         out = self.out
-        values = Values(out, self.contract, origin)
         stored = []
         for piece in chunk:
             total = out.vector([accumulator(i) for i in piece.accumulators], "f32")
@@ -175,7 +200,7 @@ class Epilogue:
             if partial is not None:
                 partial.add(values, piece, total)
         for i, store in enumerate(self.staged):
-            staging.store(store, chunk, [row[i] for row in stored])
+            staging.write(store, chunk, first, [row[i] for row in stored])
         for piece, row in zip(chunk, stored, strict=True):
             for value, store in zip(row[len(self.staged) :], self.direct, strict=True):
                 values.store(value, store.access, piece.run)
@@ -187,53 +212,77 @@ class Epilogue:
             self.out.when(leads, lambda: self.out.line("nvvm.cp.async.bulk.wait_group 0"))
 
 
+def full_loads(contract: Contract) -> list[Access]:
+    """What the epilogue loads for each element of the product: accesses that move along both m and n."""
+    found = [contract.init.access] if contract.init is not None else []
+    for value in (*(s.value for s in contract.stores), *(a for r in contract.reductions for a in r.arguments)):
+        found += loads(value)
+
+    def moves(access: Access, axis: str) -> bool:
+        return any(access.strides[d] and contract.generic.extents[d] > 1 for d in contract.axes[axis])
+
+    return [access for access in dict.fromkeys(found) if moves(access, "m") and moves(access, "n")]
+
+
 class _Staging:
-    """Blocks of 64 rows on their way from a consumer's registers to memory: a ring of buffers of its own."""
+    """Blocks of 64 rows on their way from a consumer's registers to memory: a ring of sets of buffers of its own, a
+    buffer in each for every staged result.
+    """
 
     def __init__(self, out: Builder, tiles: Tiles, stores: list[Store], place: Place, consumer: Consumer):
         self.out, self.tiles, self.stores, self.place, self.consumer = out, tiles, stores, place, consumer
-        self.buffers = tiles.schedule.staging
+        self.sets = tiles.schedule.staging
         self.columns = chunk_columns(tiles)
-        self.total = len(stores) * tiles.blocks_p * (tiles.q_tile // self.columns)
+        self.total = len(pieces(tiles))
         self.count = 0
         first = out.add(consumer.thread.shared, tiles.staging_offset)
-        self.base = out.add(first, out.mul(consumer.number, self.buffers * tiles.staging_buffer_bytes))
+        self.base = out.add(first, out.mul(consumer.number, self.sets * tiles.staging_set_bytes))
         self.barrier = out.add(consumer.number, machine.CONSUMER_BARRIER)
         self.leads = out.compare("eq", consumer.lane_in_group, 0)
 
-    def store(self, store: Store, chunk: list[Piece], values: list[str]) -> None:
-        out, item = self.out, ITEM_BYTES[store.access.dtype]
-        buffer = out.add(self.base, self.count % self.buffers * self.tiles.staging_buffer_bytes)
-        pending = self._still_reading()
+    def open(self) -> None:
+        """Waits until TMA has read what lay in the next set."""
+        out, pending = self.out, self._still_reading()
         out.when(self.leads, lambda: out.line(f"nvvm.cp.async.bulk.wait_group {pending} {{read}}"))
         machine.named_barrier(out, self.barrier, WARPGROUP)
-        write = self._write_pairs if item == 4 else self._write_matrices
-        write(buffer, chunk, values, store.access.dtype)
+
+    def write(self, store: Store, chunk: list[Piece], first: Run, values: list[str]) -> None:
+        """Some pieces of the chunk that begins at `first`, into the store's buffer."""
+        write = self._write_pairs if ITEM_BYTES[store.access.dtype] == 4 else self._write_matrices
+        write(self._buffer(store), chunk, first, values, store.access.dtype)
+
+    def close(self, first: Run) -> None:
+        """Sends the set, as the chunk that begins at `first`."""
+        out = self.out
         out.line("nvvm.fence.proxy { kind = #nvvm.proxy_kind<async.shared>, space = #nvvm.shared_space<cta>}")
         machine.named_barrier(out, self.barrier, WARPGROUP)
-        out.when(self.leads, lambda: self._send(store, chunk, buffer))
+        out.when(self.leads, lambda: self._send(first))
         self.count += 1
 
-    def _still_reading(self) -> int:
-        """Groups committed after the one that last used this buffer (in this tile or the one before): they may run."""
-        if self.count >= self.buffers:
-            return self.buffers - 1
-        last = max(i for i in range(self.count, self.total, self.buffers)) if self.count < self.total else self.count
-        return self.total - 1 - last + self.count
+    def _buffer(self, store: Store) -> Integer:
+        offset = self.count % self.sets * self.tiles.staging_set_bytes
+        before = self.stores[: self.stores.index(store)]
+        return self.out.add(self.base, offset + sum(staging_bytes(self.tiles, s) for s in before))
 
-    def _send(self, store: Store, chunk: list[Piece], buffer: Integer) -> None:
-        out, run = self.out, chunk[0].run
-        shared = out.mul(self.consumer.slot, CONSUMER_ROWS * self.tiles.blocks_p)
-        row = out.add(out.add(self.place.m, shared), run.row)
-        coordinates = [out.add(self.place.n, run.column), row]
+    def _still_reading(self) -> int:
+        """Groups committed after the one that last used this set (in this tile or the one before): they may run."""
+        if self.count >= self.sets:
+            return self.sets - 1
+        last = max(range(self.count, self.total, self.sets), default=self.count)
+        return max(0, self.total - 1 - last + self.count)
+
+    def _send(self, first: Run) -> None:
+        out = self.out
+        row = out.add(self.place.m, out.mul(self.consumer.slot, CONSUMER_ROWS * self.tiles.blocks_p))
+        coordinates = [out.add(self.place.n, first.column), out.add(row, first.row)]
         if self.tiles.problem.batch > 1:
             coordinates.append(self.place.batch)
         box = ", ".join(out.name(c) for c in coordinates)
-        map_name = f"%map{2 + self.stores.index(store)}"
-        out.line(
-            f"nvvm.cp.async.bulk.tensor.global.shared.cta {map_name}, {out.shared_pointer(buffer)}, box[{box}] "
-            f": !llvm.ptr, {SHARED}"
-        )
+        for number, store in enumerate(self.stores, 2):
+            buffer = out.shared_pointer(self._buffer(store))
+            out.line(
+                f"nvvm.cp.async.bulk.tensor.global.shared.cta %map{number}, {buffer}, box[{box}] : !llvm.ptr, {SHARED}"
+            )
         out.line("nvvm.cp.async.bulk.commit.group")
 
     def _swizzle(self, row: Integer, row_bytes: int) -> Integer:
@@ -242,7 +291,7 @@ class _Staging:
             return self.out.bits("andi", row, 7)
         return self.out.bits("andi", self.out.bits("shrui", row, 1), 3)
 
-    def _write_pairs(self, buffer: Integer, chunk: list[Piece], values: list[str], dtype: str) -> None:
+    def _write_pairs(self, buffer: Integer, chunk: list[Piece], first: Run, values: list[str], dtype: str) -> None:
         """f32: two neighbours a store."""
         out, thread = self.out, self.consumer.thread
         row_bytes = self.columns * 4
@@ -251,14 +300,14 @@ class _Staging:
         base = out.add(out.add(buffer, out.mul(warp_row, row_bytes)), out.mul(out.bits("andi", pair, 1), 8))
         column = out.mul(out.bits("xori", out.bits("shrui", pair, 1), self._swizzle(row, row_bytes)), 16)
         for piece, value in zip(chunk, values, strict=True):
-            block = (piece.run.column - chunk[0].run.column) // 8
+            block = (piece.run.column - first.column) // 8
             address = out.name(out.add(base, out.bits("xori", column, 32 * block)))
-            offset = (piece.run.row - chunk[0].run.row) * row_bytes
+            offset = (piece.run.row - first.row) * row_bytes
             elements = [(out.element(value, lane, dtype, 2), "f32") for lane in range(2)]
             out.asm(f"st.shared.v2.f32 [$0+{offset}], {{$1,$2}};", "r,f,f,~{memory}", [(address, "i32"), *elements])
 
-    def _write_matrices(self, buffer: Integer, chunk: list[Piece], values: list[str], dtype: str) -> None:
-        """16-bit: stmatrix, four 8 x 8 blocks at a time: (rows 0-7, 8-15) x (columns 0-7, 8-15)."""
+    def _write_matrices(self, buffer: Integer, chunk: list[Piece], first: Run, values: list[str], dtype: str) -> None:
+        """16-bit: stmatrix, four 8 x 8 blocks: (columns 0-7, 8-15) x (rows 0-7, 8-15)."""
         out, thread = self.out, self.consumer.thread
         row_bytes = self.columns * 2
         eight = out.bits("andi", thread.lane, 7)
@@ -266,21 +315,27 @@ class _Staging:
         warp_row = out.add(out.mul(out.bits("andi", thread.warp, 3), 16), row)
         base = out.add(buffer, out.mul(warp_row, row_bytes))
         column = out.mul(out.bits("xori", out.bits("shrui", thread.lane, 4), self._swizzle(eight, row_bytes)), 16)
-        for i in range(0, len(chunk), 4):
-            words = [out.value(f"llvm.bitcast {v} : vector<2x{dtype}> to i32") for v in values[i : i + 4]]
-            address = out.name(out.add(base, out.bits("xori", column, 32 * (i // 4))))
-            text = "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1,$2,$3,$4};"
-            out.asm(text, "r,r,r,r,r,~{memory}", [(address, "i32"), *((w, "i32") for w in words)])
+        words = [(out.value(f"llvm.bitcast {v} : vector<2x{dtype}> to i32"), "i32") for v in values]
+        step = 2 * (chunk[0].run.column - first.column)
+        address = out.name(out.add(base, out.bits("xori", column, step)))
+        text = "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1,$2,$3,$4};"
+        out.asm(text, "r,r,r,r,r,~{memory}", [(address, "i32"), *words])
 
 
 class ColumnSums:
-    """Partial sums over the rows of one share of a tile: registers, then lanes, then the warps in order."""
+    """Partial sums over the rows of one share of a tile: registers, then lanes, then the warps in order.
+
+    Where p is m, the sums of a group of columns go to shared memory as soon as they are complete (`flush`). Where p is
+    n, a thread has the same few columns throughout, and its warp has them to itself.
+    """
 
     def __init__(self, epilogue: Epilogue, place: Place, consumer: Consumer, origin: Origin):
         self.out, self.tiles, self.epilogue = epilogue.out, epilogue.tiles, epilogue
         self.place, self.consumer, self.origin = place, consumer, origin
-        # columns of the thread -> running sum, for each reduction
-        self.sums: list[dict[int, str]] = [{} for _ in epilogue.combiners]
+        self.sums: list[dict[int, str]] = [{} for _ in epilogue.combiners]  # by column of the thread
+        self.barrier = self.out.add(consumer.number, machine.CONSUMER_BARRIER)
+        if self.tiles.p_axis == "m":  # the sums of the tile before have been read
+            machine.named_barrier(self.out, self.barrier, WARPGROUP)
 
     def add(self, values: Values, piece: Piece, total: str) -> None:
         out = self.out
@@ -298,23 +353,68 @@ class ColumnSums:
                 before = self.sums[number].get(column)
                 self.sums[number][column] = element if before is None else combiner.combine(out, before, element, 0)
 
+    def flush(self) -> None:
+        """Sums over the eight lanes that hold the same columns, to this warp's row in shared memory."""
+        out, thread = self.out, self.consumer.thread
+        width = 4 * self.tiles.q_tile
+        row = out.mul(out.bits("andi", thread.warp, 3), width)
+        at = out.add(row, out.mul(out.bits("andi", thread.lane, 3), 8))
+        writes = out.compare("ult", thread.lane, 4)
+        for number in range(len(self.sums)):
+            columns = self._over_lanes(number, (4, 8, 16))
+            address = out.name(out.add(self._shared(number), at))
+
+            def write(columns: dict[int, str] = columns, address: str = address) -> None:
+                for column, value in columns.items():
+                    out.asm(
+                        f"st.shared.f32 [$0+{4 * column}], $1;", "r,f,~{memory}", [(address, "i32"), (value, "f32")]
+                    )
+
+            out.when(writes, write)
+            self.sums[number] = {}
+
     def finish(self) -> None:
+        if self.tiles.p_axis == "m":
+            machine.named_barrier(self.out, self.barrier, WARPGROUP)
+            for number, combiner in enumerate(self.epilogue.combiners):
+                self._over_warps(number, combiner)
+            return
+        writes = self.out.compare("eq", self.out.bits("andi", self.consumer.thread.lane, 3), 0)
+        for number in range(len(self.sums)):
+            columns = self._over_lanes(number, (1, 2))
+            self.out.when(writes, lambda n=number, c=columns: self._write(n, c))
+
+    def _over_lanes(self, number: int, masks: tuple[int, ...]) -> dict[int, str]:
+        combiner, columns = self.epilogue.combiners[number], {}
+        for column, value in self.sums[number].items():
+            for mask in masks:
+                value = combiner.combine(self.out, value, self.out.shuffle_xor(value, mask), 0)
+            columns[column] = value
+        return columns
+
+    def _over_warps(self, number: int, combiner: Combiner) -> None:
+        out, width = self.out, self.tiles.q_tile
+
+        def combine(column: str, _: list[str]) -> list[str]:
+            address = out.name(out.add(self._shared(number), out.mul(column, 4)))
+            total = ""
+            for warp in range(4):
+                text = f"ld.shared.f32 $0, [$1+{warp * width * 4}];"
+                value = out.asm(text, "=f,r,~{memory}", [(address, "i32")], "f32")
+                total = combiner.combine(out, total, value, 0) if total else value
+            out.store(total, self._target(number, out.add(self.place.n, column)), "f32", 4)
+            return []
+
+        out.repeat(self.consumer.lane_in_group, width, WARPGROUP, combine)
+
+    def _shared(self, number: int) -> Integer:
+        """Address of this consumer's four rows of sums."""
         out, tiles = self.out, self.tiles
-        masks = (4, 8, 16) if tiles.p_axis == "m" else (1, 2)  # lanes that hold the same columns
-        for number, combiner in enumerate(self.epilogue.combiners):
-            columns = {}
-            for column, value in self.sums[number].items():
-                for mask in masks:
-                    value = combiner.combine(out, value, out.shuffle_xor(value, mask), 0)
-                columns[column] = value
-            if tiles.p_axis == "m":
-                self._across_warps(number, combiner, columns)
-            else:
-                group = out.bits("andi", self.consumer.thread.lane, 3)
-                out.when(out.compare("eq", group, 0), lambda n=number, c=columns: self._write(n, c))
+        rows = out.add(out.mul(self.consumer.number, len(self.sums)), number)
+        return out.add(out.add(self.consumer.thread.shared, tiles.sums_offset), out.mul(rows, 16 * tiles.q_tile))
 
     def _row(self) -> Integer:
-        """The row of partial sums that this consumer writes."""
+        """The row of partial sums in the workspace that this consumer writes."""
         out, tiles = self.out, self.tiles
         tile_row = out.div(self.place.m, tiles.schedule.tile_m)
         row = out.add(out.mul(self.place.batch, tiles.tiles_m), tile_row)
@@ -333,34 +433,3 @@ class ColumnSums:
         first = self._target(number, self.origin.n)
         for column, value in columns.items():
             self.out.store(value, self.out.pointer(first, column, "f32"), "f32", 4)
-
-    def _across_warps(self, number: int, combiner: Combiner, columns: dict[int, str]) -> None:
-        out, tiles, consumer = self.out, self.tiles, self.consumer
-        width = tiles.q_tile
-        offset = out.mul(out.add(out.mul(consumer.number, len(self.sums)), number), 4 * width * 4)
-        base = out.add(out.add(consumer.thread.shared, tiles.sums_offset), offset)
-        pair = out.mul(out.bits("andi", consumer.thread.lane, 3), 8)
-        warp = out.bits("andi", consumer.thread.warp, 3)
-        mine = out.name(out.add(out.add(base, out.mul(warp, width * 4)), pair))
-
-        def write() -> None:
-            for column in sorted(columns):
-                text = f"st.shared.f32 [$0+{4 * column}], $1;"
-                out.asm(text, "r,f,~{memory}", [(mine, "i32"), (columns[column], "f32")])
-
-        barrier = out.add(consumer.number, machine.CONSUMER_BARRIER)
-        machine.named_barrier(out, barrier, WARPGROUP)  # the sums of the tile before have been read
-        out.when(out.compare("ult", consumer.thread.lane, 4), write)
-        machine.named_barrier(out, barrier, WARPGROUP)
-
-        def combine(column: str, _: list[str]) -> list[str]:
-            address = out.name(out.add(base, out.mul(column, 4)))
-            total = ""
-            for w in range(4):
-                text = f"ld.shared.f32 $0, [$1+{w * width * 4}];"
-                value = out.asm(text, "=f,r,~{memory}", [(address, "i32")], "f32")
-                total = combiner.combine(out, total, value, 0) if total else value
-            out.store(total, self._target(number, out.add(self.place.n, column)), "f32", 4)
-            return []
-
-        out.repeat(consumer.lane_in_group, width, WARPGROUP, combine)

@@ -44,13 +44,13 @@ def locate_chunk(out: Builder, tiles: Tiles, number: Integer) -> Chunk:
         steps = other.run.row - one.run.row, other.run.column - one.run.column
         return *steps, (other.accumulators[0] - one.accumulators[0]) // VECTOR
 
-    per_block = len(chunks) if tiles.p_axis == "n" else len(chunks) // tiles.blocks_p
-    block, within = out.div(number, per_block), out.rem(number, per_block)
+    blocks = 1 if tiles.p_axis == "n" else tiles.blocks_p
+    columns, block = out.div(number, blocks), out.rem(number, blocks)
     row: Integer = 0
     column: Integer = 0
     group: Integer = 0
-    for index, step in ((within, 1), (block, per_block)):
-        if step < len(chunks):
+    for index, step in ((columns, blocks), (block, 1)):
+        if step < len(chunks) and index != 0:
             down, right, groups = moved(0, step)
             row, column = out.add(row, out.mul(index, down)), out.add(column, out.mul(index, right))
             group = out.add(group, out.mul(index, groups))

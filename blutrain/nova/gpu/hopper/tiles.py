@@ -15,9 +15,11 @@ WARPGROUP = 128  # threads
 SWIZZLE_ATOM = 1024  # bytes: shared-memory alignment of a 128-byte-swizzled tile
 MAX_WGMMA_COLUMNS = 256
 BARRIER_BYTES = 8
-# Registers of a thread once the warpgroups have traded them (setmaxnreg): 65536 in all, multiples of 8.
-CONSUMER_REGISTERS = {1: 232, 2: 232, 3: 160}
-PRODUCER_REGISTERS = {1: 48, 2: 48, 3: 32}
+# Registers of a thread by number of consumers, at launch and once the warpgroups have traded them (setmaxnreg), in
+# eights. A block trades what it was launched with: to ask for more waits for ever.
+LAUNCH_REGISTERS = {2: 168, 3: 128}
+CONSUMER_REGISTERS = {2: 232, 3: 160}
+PRODUCER_REGISTERS = {2: 40, 3: 32}
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +29,7 @@ class Tiles:
     shared_bytes: int  # a block's
     num_sms: int
     num_reductions: int = 0
-    staging_row_bytes: int = 0  # of a staging buffer; 0 where all results leave straight from registers
+    staging_set_bytes: int = 0  # a consumer's buffers for a chunk of each result that leaves through shared memory
 
     # --- the product's axes as wgmma sees them
 
@@ -189,11 +191,7 @@ class Tiles:
     @property
     def staging_bytes(self) -> int:
         """Of all consumers."""
-        return self.schedule.consumers * self.schedule.staging * self.staging_buffer_bytes
-
-    @property
-    def staging_buffer_bytes(self) -> int:
-        return CONSUMER_ROWS * self.staging_row_bytes
+        return self.schedule.consumers * self.schedule.staging * self.staging_set_bytes
 
     @property
     def sums_offset(self) -> int:
@@ -289,7 +287,6 @@ class Tiles:
             (max(s.tile_m, s.tile_n) > 256, "a tile above 256"),
             (self.total_shared_bytes > self.shared_bytes, f"{self.total_shared_bytes} bytes of shared memory"),
             (s.pingpong and s.consumers != 2, "ping-pong takes two consumers"),
-            (s.pingpong and self.in_registers, "ping-pong of the register form"),
             (self.in_registers and self.blocks_p > 2, "the register form takes 64 or 128 rows a consumer"),
             (self.num_accumulators + 16 * self.blocks_p * self.in_registers > 192, "too many registers"),
             (s.split > 1 and self.num_reductions, "split k with column reductions"),
