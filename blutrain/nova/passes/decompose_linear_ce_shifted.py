@@ -24,15 +24,16 @@ from typing import TYPE_CHECKING
 
 from mlir import ir
 
+from ...tensor.aval import Aval
 from ...tensor.dispatch import apply
 from ...tensor.dtype import bfloat16, bool_, float32, int32, int64
 from ...tensor.ops.arithmetic import where
-from ...tensor.ops.compare import lt
+from ...tensor.ops.compare import eq, lt
 from ...tensor.ops.composite.cross_entropy import compose_check
 from ...tensor.ops.composite.linear import linear
 from ...tensor.ops.gather import take
 from ...tensor.primitive import TABLE, Primitive
-from ..dialect.graph import Graph
+from ..dialect.graph import Graph, producer
 from .decompose_composites import splice
 from .template import template_of
 
@@ -69,8 +70,9 @@ class _Shifted:
     def results(self) -> list[ir.Value]:
         e = self.expansion
         held = {"ignore_index": e.attrs["ignore_index"], "is_mean": e.attrs["reduction"] == "mean"}
-        before = self._splice(_BEFORE, [e.x, e.w, e.target, *e.grad], **held, is_narrow=self.narrow)
-        x, ids, kept, rows, shift, factor = before
+        x = self._narrowed(e.x) if self.narrow else e.x
+        before = self._splice(_BEFORE, [x, e.w, e.target, *e.grad], **held)
+        ids, kept, rows, shift, factor = before
         parts: list[list[ir.Value]] = []
         for start, count in e.chunks(2 if self.narrow else 4):
             new = self._chunk(*(e.slice(v, start, count) for v in (x, kept, rows, shift, factor)))
@@ -85,10 +87,18 @@ class _Shifted:
         exponentials, z = self._splice(_EXPONENTIALS, [x, w, shift], is_narrow=self.narrow)
         fine, losses, scale = self._splice(_TOTALS, [z, factor])
         (logits,) = self._splice(_LOGITS, [x, w, exponentials, fine])
-        operands = [logits, losses, scale, shift, factor, kept, fine]
-        exponentials, losses, scale = self._splice(_SOFTMAX, operands)
+        exponentials, losses = self._splice(_SOFTMAX, [logits, losses, shift, kept, fine])
         operands = [exponentials, scale, x, w, rows, factor]
         return [losses, *self._splice(_GRADIENTS, operands, needs=tuple(self.needs[:2]))]
+
+    def _narrowed(self, x: ir.Value) -> ir.Value:
+        """x in bf16, rounded where it is made."""
+        reshape = producer(x, "nova.reshape")
+        if reshape is None:
+            return self.graph.cast(x, bfloat16)
+        narrow = Aval(self.graph.aval(x).shape, bfloat16)
+        behind = self.graph.cast(reshape.operands[0], bfloat16)
+        return self.graph.create("reshape", [behind], [narrow], {"shape": narrow.shape}).result
 
     def _splice(self, meaning: Primitive, operands: list[ir.Value], **attrs) -> list[ir.Value]:
         graph: Graph = self.graph
@@ -99,18 +109,14 @@ def _column(x):
     return x.reshape(x.numel(), 1)
 
 
-def _before(x, w, target, grad, *, ignore_index: int, is_mean: bool, is_narrow: bool):
-    """For all rows: x as it is multiplied, the index into w, whether it is kept, its row of w, its target's logit, its
-    factor.
-    """
+def _before(x, w, target, grad, *, ignore_index: int, is_mean: bool):
+    """For all rows: the index into w, whether it is kept, its row of w, its target's logit, its factor."""
     kept = compose_check(target, w.shape[0], ignore_index)
     ids = where(kept, target, 0).to(int64).clamp(0, w.shape[0] - 1)
-    rows = take(w, ids)
-    if is_narrow:
-        x, rows = x.to(bfloat16), rows.to(bfloat16)
+    rows = take(w, ids).to(x.dtype)
     shift = (x.to(float32) * rows.to(float32)).sum(1)
     factor = grad / kept.sum().to(grad.dtype) if is_mean else grad
-    return x, ids, kept, rows, shift, where(kept, factor, 0)
+    return ids, kept, rows, shift, where(kept, factor, 0)
 
 
 def _exponentials(x, w, shift, *, is_narrow: bool):
@@ -119,22 +125,23 @@ def _exponentials(x, w, shift, *, is_narrow: bool):
 
 
 def _totals(z, factor):
-    """(1 where all is fine, losses, what E has to be multiplied by)."""
-    return lt(z, LIMIT).to(int32).amin(), z.log(), factor / z
+    """(1 where all is fine else 0, losses, what E, or the softmax, is to be multiplied by)."""
+    fine = lt(z, LIMIT).to(int32).amin()
+    return fine, z.log(), where(eq(fine, 0), factor, factor / z)
 
 
 def _logits(x, w, exponentials, fine):
     return where(fine.to(bool_), exponentials, linear(x.to(float32), w).to(exponentials.dtype))
 
 
-def _softmax(logits, losses, scale, shift, factor, kept, fine):
-    """(E, losses, scale) as they are where all is fine, else the softmax, losses and factors from the logits."""
+def _softmax(logits, losses, shift, kept, fine):
+    """(E, losses) as they are where all is fine, else the softmax and the losses from the logits."""
     is_fine, wide = fine.to(bool_), logits.to(float32)
     largest = wide.amax(1)
     lse = (wide - _column(largest)).exp().sum(1).log() + largest
     # Where a row that counts for nothing is not a number, nothing of it may reach the sums over rows.
     softmax = where(_column(kept), (wide - _column(lse)).exp(), 0).to(logits.dtype)
-    return where(is_fine, logits, softmax), where(is_fine, losses, lse - shift), where(is_fine, scale, factor)
+    return where(is_fine, logits, softmax), where(is_fine, losses, lse - shift)
 
 
 def _gradients(exponentials, scale, x, w, rows, factor, *, needs: tuple[bool, bool]):

@@ -23,7 +23,7 @@ from math import prod
 
 from ..capabilities import Capabilities
 from .form_kernels_axes import Index, Loops, Read
-from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, REDUCE, SCATTER, Node, Value
+from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, REDUCE, SCATTER, Node
 from .form_kernels_memory import memory_of
 from .form_kernels_skip import choice
 
@@ -144,9 +144,12 @@ class Groups:
         self.of: dict[int, Group] = {group.roots[0].node.number: group for group in self.groups}
         # For every root the number of the last one that it needs, -1 where it needs none.
         self.waits: dict[int, int] = {}
+        self.readers: dict[int, list[Root]] = {}
         for root in roots:
             sources = [s.number for read in root.leaves if (s := source_node(read)) is not None]
             self.waits[root.node.number] = max((max(n, self.waits[n]) for n in sources), default=-1)
+            for number in set(sources):
+                self.readers.setdefault(number, []).append(root)
         direct = [self._sources(root) for root in roots]
         self.before = [0] * len(roots)
         self.after = [0] * len(roots)
@@ -174,7 +177,7 @@ class Groups:
         """Merge `b` into `a`, loop d of b being loop place[d] of a, if the anchor of `a` takes every root of `b` and
         no cycle arises. is_waist: `b` is what becomes of the product or gather `a`; else the merge must save loads.
         """
-        if any(root.node.is_memory for root in (*a.roots, *b.roots)) or flag_of(a.roots[0]) is not flag_of(b.roots[0]):
+        if any(root.node.is_memory for root in (*a.roots, *b.roots)) or not self._run_together(a, b):
             return False
         if list(place) != sorted(place) and not (_reads(a, b) or _reads(b, a)):
             return False  # only a value that one gives the other shows a generator how permuted loops belong together
@@ -207,6 +210,8 @@ class Groups:
         """
         if b.anchor == MAP and a.anchor in (CONTRACT, ROW) and self.target.is_wide:
             is_small = prod(a.extents) <= SMALL
+            if is_small and (_reads(a, b) or _reads(b, a)):
+                return True
             if _loads_nothing_new(a, b, places) and (is_small or len(a.reduced) < len(a.extents)):
                 return True
         if a.anchor == CONTRACT and b.anchor == MAP:
@@ -220,6 +225,21 @@ class Groups:
         if _reads(a, b):
             return True
         return _reads(b, a) and (len(a.reduced) < len(a.extents) or not b.extents)
+
+    def _run_together(self, a: Group, b: Group) -> bool:
+        """Whether all that leaves `a` and `b` is needed under the same condition: always, or where one flag is not set
+        (form_kernels_skip). What only such values read is needed with them.
+        """
+        if all(choice(root.node) is None for root in (*a.roots, *b.roots)):
+            return True
+        needed = set()
+        for root in (*a.roots, *b.roots):
+            outside = [r for r in self.readers.get(root.node.number, ()) if self.of[r.node.number] not in (a, b)]
+            if choice(root.node) is not None:
+                needed.add(_flag(root))
+            else:
+                needed.update(map(_flag, outside))
+        return len(needed) == 1
 
     def _delays(self, a: Group, b: Group) -> bool:
         """Whether kernels that only wait for `a`, and come before what `b` waits for, would have to wait for that."""
@@ -259,10 +279,10 @@ def _reads(a: Group, b: Group) -> bool:
     return any(source is not None and source.number in made for source in sources)
 
 
-def flag_of(root: Root) -> Value | None:
-    """The flag that says whether `root` has to be computed (form_kernels_skip). Only such with one flag share kernels."""
+def _flag(root: Root) -> int:
+    """The number of the flag under which `root` is needed, -1 where it always is."""
     found = choice(root.node)
-    return memory_of(found[0]) if found is not None else None
+    return memory_of(found[0]).number if found is not None else -1
 
 
 def _is_timely(a: Group, b: Group) -> bool:

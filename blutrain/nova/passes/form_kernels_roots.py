@@ -39,6 +39,7 @@ from .form_kernels_graph import (
 )
 from .form_kernels_groups import Root
 from .form_kernels_memory import BUCKET, mark_memory, memory_of
+from .form_kernels_skip import choice
 
 # A prologue is evaluated about once per read of an element, in registers. Storing and loading four bytes costs a core
 # about 1.5 ns of memory time, 30 to 100 vectorised operations per element: gelu (28) is recomputed, chains much
@@ -63,6 +64,7 @@ class Roots:
         self._costs: dict[int, int] = {}
         self._anchors_and_sinks()
         self._waists()
+        self._choices()
         self._narrowed()
         self._small_values()
         self._shared_values()
@@ -108,6 +110,14 @@ class Roots:
             if waist != anchor.number:
                 self.waists[anchor.number] = waist
                 self.numbers.add(waist)
+
+    def _choices(self) -> None:
+        """What a kernel that may be skipped keeps has to be in memory before."""
+        for node in self.graph.nodes:
+            if (found := choice(node)) is not None:
+                self.numbers.add(node.number)
+                for value in found:
+                    self.store(value)
 
     def _narrowed(self) -> None:
         """What is stored and narrowed is stored narrow; where nothing else reads it wide, not wide."""

@@ -118,6 +118,8 @@ class _Planner:
 
     def place_arena(self) -> None:
         """Intervals of the buffers without a place; those that share memory by an alias are one interval."""
+        for number, launch in enumerate(self.step.launches):
+            self._place_kept(number, launch)
         last = len(self.step.launches) + len(self.copies)
         intervals: dict[int, list[int]] = {}
         for buffer in self.step.buffers:
@@ -140,6 +142,20 @@ class _Planner:
             if buffer.within is not None:
                 self.places[buffer.number] = self._place_of_part(buffer)
 
+    def _place_kept(self, number: int, launch: Launch) -> None:
+        """What a launch keeps where it is skipped, and nothing else reads, is made at the place of its result if that
+        is a part of another buffer.
+        """
+        for position, operand in enumerate(kept_operands(launch)):
+            whole, before = self.step.buffers[launch.results[position]].within, self.step.buffers[operand]
+            is_plain = before.writer is not None and before.within is None and not before.parts
+            is_bound = before.outputs or before.state is not None or before.is_flag
+            if whole is None or not is_plain or is_bound or before.readers != [number]:
+                continue
+            if self._alias(number, position, operand):
+                before.within = whole
+                self.step.buffers[whole[0]].parts.append(operand)
+
     def _place_of_part(self, buffer: Buffer) -> str:
         holders = self.step.holders(buffer.number)
         starts = [within[1] for n in holders if (within := self.step.buffers[n].within) is not None]
@@ -147,11 +163,7 @@ class _Planner:
 
     def _take_over(self, number: int, launch: Launch, intervals: dict[int, list[int]]) -> None:
         """Let each result take the memory of an operand that dies here and has its size."""
-        kept = (
-            [launch.operands[i] for i in ir.DenseI64ArrayAttr(held[KEEP])]
-            if KEEP in (held := launch.op.attributes)
-            else []
-        )
+        kept = kept_operands(launch)
         for position, result in enumerate(launch.results):
             if result not in intervals:
                 continue
@@ -222,6 +234,12 @@ class _Planner:
 
     def _sinks(self) -> list[ir.Operation]:
         return [op for op in self.step.graph.operations() if op.name in ("nova.check", "nova.assign", "func.return")]
+
+
+def kept_operands(launch: Launch) -> list[int]:
+    """For every result the buffer that it is where the launch is skipped (form_kernels_skip); empty where it never is."""
+    held = launch.op.attributes
+    return [launch.operands[i] for i in ir.DenseI64ArrayAttr(held[KEEP])] if KEEP in held else []
 
 
 def place_of(text: str) -> BufferRef:
