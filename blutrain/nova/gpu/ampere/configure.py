@@ -36,7 +36,7 @@ TILES = (
 MAX_SUMS = {"fp32": 64, "f64": 32}  # a lane's, by kind: split factors and f64 take two registers each
 STEP = 32  # elements of k in a stage, whatever their size: half the size makes twice the stages
 SHORT_STEP = 16  # where that leaves fewer than MIN_STAGES, or the factors' parts and sums already fill the registers
-MIN_STAGES, MAX_STAGES = 3, 8
+MIN_STAGES, MAX_STAGES = 3, 8  # of factors that pass through registers the least: they do not wait in the ring
 RESERVED_SHARED = 1 << 10  # bytes a block, taken by the system
 SPARE_REGISTERS = 48  # addresses, counters, temporaries
 MMA_EFFICIENCY = {False: 0.9, True: 0.62}  # of the data sheet's rate; mma.sync on Hopper reaches less than wgmma
@@ -91,12 +91,13 @@ def _staged(problem: Problem, block: tuple[int, int], warp: tuple[int, int], fac
     """A tile with the deepest ring of stages that leaves as many blocks an SM as registers allow."""
     threads = LANES * math.prod(block) // math.prod(warp)
     by_registers = facts.registers_per_sm // (threads * registers(problem, warp))
+    most = MAX_STAGES if all(side.piece for side in problem.sides.values()) else MIN_STAGES
     runs = {axis: run_of(problem, problem.sides[axis], warp["mn".index(axis)]) for axis in "mn"}
     for blocks in range(min(2, max(1, by_registers)), 0, -1):
         room = min(facts.shared_bytes_per_block, facts.shared_bytes_per_sm // blocks - RESERVED_SHARED)
         for step, fewest in ((STEP, MIN_STAGES), (SHORT_STEP, MIN_STAGES), (SHORT_STEP, 2)):
             step = SHORT_STEP if problem.kind in MAX_SUMS else step
-            stages = min(MAX_STAGES, room // (sum(block) * step * problem.item))
+            stages = min(most, room // (sum(block) * step * problem.item))
             if stages >= fewest:
                 stages = max(2, min(stages, math.ceil(problem.extent["k"] / step) + 1))
                 name = problem.instruction.name

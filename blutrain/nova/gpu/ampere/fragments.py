@@ -13,7 +13,6 @@ apart. There a lane reads its elements of `run` interleaved subtiles (see `layou
 from __future__ import annotations
 
 from blutrain.nova.gpu.ampere.instruction import Fragment
-from blutrain.nova.gpu.ampere.shared import CHUNK
 from blutrain.nova.gpu.ampere.tiles import Tiles
 from blutrain.nova.gpu.hopper.builder import Builder, Integer, struct
 
@@ -22,7 +21,7 @@ class Fragments:
     """One side's fragments for the warp whose first element along the side's own axis is `first`."""
 
     def __init__(self, out: Builder, tiles: Tiles, axis: str, lane: str, first: Integer, base: int):
-        self.out, self.base = out, base
+        self.out, self.base, self.axis = out, base, axis
         self.instruction = tiles.problem.instruction
         self.shared, self.run = tiles.shared[axis], tiles.run(axis)
         self.k_major = tiles.problem.sides[axis].is_k_major
@@ -30,7 +29,7 @@ class Fragments:
         self.subtiles = tiles.warp_tile(axis) // self.width
         self.quad, self.row = out.rem(lane, 4), out.div(lane, 4)
         self._emit = self._route()
-        self.offset = self._first(lane, first, axis)
+        self.offset = self._first(lane, first)
 
     def _route(self):
         if not self.instruction.is_mma:
@@ -43,23 +42,31 @@ class Fragments:
         """The subtiles' fragments at step `step` of k (in instructions) of the stage at shared address `stage`."""
         return self._emit(stage, step)
 
-    def _first(self, lane: str, first: Integer, axis: str) -> Integer:
+    def _first(self, lane: str, first: Integer) -> Integer:
         """Offset of what this lane reads (or, for ldmatrix, names) of the first subtiles at k = 0."""
         out, item = self.out, self.item
-        low, half, high = out.rem(lane, 8), out.rem(out.div(lane, 8), 2), out.div(lane, 16)
-        if self._emit == self._matrices and self.k_major:
-            # Matrices in order: subtile 0 k low, subtile 1 k low, subtile 0 k high, subtile 1 k high.
-            line = out.add(first, out.add(low, out.mul(half, self.width)))
-            return self.shared.offset(out, line, out.mul(high, CHUNK))
         if self._emit == self._matrices:
-            line = out.add(low, out.mul(high, self.width))
-            return self.shared.offset(out, line, out.add(out.mul(first, item), out.mul(half, CHUNK)))
+            # Lane i names row i mod 8 of matrix i div 8.
+            subtile, half = self._matrix_of(out.rem(out.div(lane, 8), 2), out.div(lane, 16))
+            own, k = out.mul(subtile, self.width), out.mul(half, self.instruction.k // 2)
+            if self.k_major:
+                line = out.add(first, out.add(out.rem(lane, 8), own))
+                return self.shared.offset(out, line, out.mul(k, item))
+            return self.shared.offset(out, out.add(out.rem(lane, 8), k), out.mul(out.add(first, own), item))
         if self._emit == self._vectors:
             return self.shared.offset(out, self.quad, out.mul(out.add(first, out.mul(self.row, self.run)), item))
-        element = out.add(first, self.row if axis == "m" else self.quad)
+        element = out.add(first, self.row if self.axis == "m" else self.quad)
         return (
             self.shared.offset(out, element, 0) if self.k_major else self.shared.offset(out, 0, out.mul(element, item))
         )
+
+    def _matrix_of(self, low: Integer, high: Integer) -> tuple[Integer, Integer]:
+        """(subtile, half of k) of ldmatrix's matrix 2 high + low.
+
+        What one instruction takes must lie in neighbouring registers: of rows both subtiles, k low before k high; of
+        columns one subtile's k low and k high.
+        """
+        return (low, high) if self.axis == "m" else (high, low)
 
     def _at(self, stage: Integer, line: int, byte: int) -> tuple[str, int]:
         """Address and immediate, from this lane's first."""
@@ -75,8 +82,9 @@ class Fragments:
             address, immediate = self._at(stage, line, byte)
             text = f"ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{$0,$1,$2,$3}}, [$4+{immediate}];"
             loaded = self.out.asm(text, "=r,=r,=r,=r,r,~{memory}", [(address, "i32")], struct("i32", 4))
-            a, b, c, d = self.out.unpack(loaded, "i32", 4)
-            result += [[a, c], [b, d]]
+            words = self.out.unpack(loaded, "i32", 4)
+            order = {self._matrix_of(i % 2, i // 2): words[i] for i in range(4)}
+            result += [[order[subtile, half] for half in (0, 1)] for subtile in (0, 1)]
         return result
 
     def _vectors(self, stage: Integer, step: int) -> list[Fragment]:

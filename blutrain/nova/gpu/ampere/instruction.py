@@ -107,11 +107,15 @@ class Multiplier:
         return self.out.pure_asm("cvt.rna.tf32.f32 $0, $1;", "=r,f", [(x, "f32")], "i32")
 
     def _split(self, x: str) -> tuple[str, str]:
-        """x = big + small + 2^-22 x: both in TF32. Where big is infinite or NaN, small is 0."""
+        """x = big + small + 2^-22 x: both in TF32. Where big is infinite or NaN, small is 0.
+
+        `small` is finite: half a unit of TF32 added to its bits rounds as cvt.rna does, for one instruction.
+        """
         out = self.out
         big = self._round(x)
         rest = out.value(f"arith.subf {x}, {self._float(big)} : f32")
         size = out.value(f"math.absf {self._float(big)} : f32")
         finite = out.value(f"arith.cmpf olt, {size}, {out.constant('0x7F800000', 'f32')} : f32")
         rest = out.value(f"arith.select {finite}, {rest}, {out.constant('0.0', 'f32')} : f32")
-        return big, self._round(rest)
+        half_unit = out.name(1 << 12)
+        return big, out.value(f"arith.addi {out.value(f'llvm.bitcast {rest} : f32 to i32')}, {half_unit} : i32")

@@ -1,12 +1,12 @@
 """The product of one tile: a ring of stages that copies fill while the warps multiply what has arrived.
 
-    fill stages 0 .. stages-2
+    fill stages 0 .. stages-2, wait for the first, read its first fragments
     for each step of k:
-        wait for this step's stage, meet at a barrier (everyone is done with the stage before)
-        start the copies of the step stages-1 ahead, into the stage before
-        multiply: the next instruction's fragments are read before the present one's are used
+        start the copies of the step stages-1 ahead, into the stage that everyone has left
+        multiply, an instruction's k at a time, while the next fragments are read
+        before the last: wait for the next stage, meet at a barrier, so that its first fragments are read meanwhile
 
-Factors that travel through registers are read where the copies start and written after the products, so that the
+Factors that travel through registers are read where the copies start and written before the barrier, so that the
 memory's latency passes meanwhile.
 """
 
@@ -71,6 +71,7 @@ class Product:
     def __init__(self, out: Builder, tiles: Tiles, block: Block):
         self.out, self.tiles, self.block = out, tiles, block
         self.multiplier = Multiplier(out, tiles.problem.kind)
+        self.reads_ahead = tiles.problem.instruction.products == 1
         self.shared = out.value(
             f"llvm.ptrtoint {out.value(f'llvm.mlir.addressof @shared : {SHARED}')} : {SHARED} to i32"
         )
@@ -91,22 +92,60 @@ class Product:
         self.begin = out.mul(self.block.part, tiles.steps * tiles.tile("k"))
         self.steps = self._steps()
         ahead = tiles.schedule.stages - 1
-        for i in range(ahead):
-            self._fill(i)
+        self._fill(ahead)
+        self._arrive(ahead)
+        # Factors in two parts fill the registers: there no fragments are read ahead.
+        loaded = self._flat(self._load(str(self.shared), 0)) if self.reads_ahead else []
         last = out.add(self.shared, ahead * tiles.stage_bytes)
 
         def step(index: str, carried: list[str]) -> list[str]:
-            read, write, *sums = carried
-            out.asm(f"cp.async.wait_group {ahead - 1};", "~{memory}")
-            out.line("nvvm.barrier0")
-            arriving = self._start(out.add(index, ahead), write)
-            sums = self._multiply(read, sums)
-            for stager, pieces in arriving:
-                stager.store(write, pieces)
-            return [self._next(read, last), self._next(write, last), *sums]
+            read, write = carried[:2]
+            loaded, sums = carried[2 : 2 + num_loaded], carried[2 + num_loaded :]
+            following = self._next(read, last)
+            loaded, sums = self._step(index, ahead, (read, write, following), loaded, sums)
+            return [following, self._next(write, last), *loaded, *sums]
 
-        carried = [(self.shared, "i32"), (str(last), "i32"), *((x, dtype) for x in sums)]
-        return out.repeat(0, self.steps, 1, step, carried)[2:]
+        num_loaded = len(loaded)
+        kind = "i32" if tiles.problem.instruction.is_mma else "f64"
+        carried = [(self.shared, "i32"), (str(last), "i32"), *((x, kind) for x in loaded), *((x, dtype) for x in sums)]
+        return out.repeat(0, self.steps, 1, step, carried)[2 + num_loaded :]
+
+    def _step(
+        self, index: str, ahead: int, stages: tuple[str, str, str], loaded: list[str], sums: list[str]
+    ) -> tuple[list[str], list[str]]:
+        """One stage: (fragments of the stage that follows, sums)."""
+        read, write, following = stages
+        count = self.tiles.tile("k") // self.tiles.problem.instruction.k
+        arriving = self._start(self.out.add(index, ahead), write)
+        present = self._nested(loaded) if self.reads_ahead else self._load(read, 0)
+        for step in range(count):
+            is_last, current = step + 1 == count, present
+            if is_last:
+                for stager, pieces in arriving:
+                    stager.store(write, pieces)
+            if not self.reads_ahead:
+                sums = self._outer(current, sums)
+            if is_last:
+                self._arrive(ahead)
+            if self.reads_ahead or not is_last:
+                present = self._load(following, 0) if is_last else self._load(read, step + 1)
+            if self.reads_ahead:
+                sums = self._outer(current, sums)
+        return (self._flat(present) if self.reads_ahead else []), sums
+
+    def _arrive(self, ahead: int) -> None:
+        """Wait for the next stage's copies: the thread's own, then everyone's."""
+        self.out.asm(f"cp.async.wait_group {ahead - 1};", "~{memory}")
+        self.out.line("nvvm.barrier0")
+
+    def _flat(self, loaded: dict[str, list[Fragment]]) -> list[str]:
+        return [x for a in "mn" for fragment in loaded[a] for x in fragment]
+
+    def _nested(self, flat: list[str]) -> dict[str, list[Fragment]]:
+        size = 2 if self.tiles.problem.instruction.is_mma else 1
+        fragments = [flat[i : i + size] for i in range(0, len(flat), size)]
+        count = self.fragments["m"].subtiles
+        return {"m": fragments[:count], "n": fragments[count:]}
 
     def _steps(self) -> Integer:
         tiles = self.tiles
@@ -123,23 +162,24 @@ class Product:
 
     # --- copies
 
-    def _fill(self, index: int) -> None:
-        """Bring step `index` into its stage, before the loop."""
-        stage = self.out.add(self.shared, index * self.tiles.stage_bytes)
-        k = self.out.add(self.begin, index * self.tiles.tile("k"))
+    def _fill(self, ahead: int) -> None:
+        """Start the copies of the first `ahead` steps. A loop: unrolled, each copy's address would stay in registers."""
+        out = self.out
 
-        def copy() -> None:
+        def copy(index: str, stage: str) -> None:
+            k = out.add(self.begin, out.mul(index, self.tiles.tile("k")))
             for stager in self.stagers:
                 if stager.in_registers:
                     stager.store(stage, stager.load(k))
                 else:
                     stager.issue(stage, k)
 
-        if not isinstance(self.steps, int):
-            self.out.when(self.out.compare("slt", index, self.steps), copy)
-        elif index < self.steps:
-            copy()
-        self.out.asm("cp.async.commit_group;", "~{memory}")
+        def step(index: str, carried: list[str]) -> list[str]:
+            out.when(out.compare("slt", index, self.steps), lambda: copy(index, carried[0]))
+            out.asm("cp.async.commit_group;", "~{memory}")
+            return [str(out.add(carried[0], self.tiles.stage_bytes))]
+
+        out.repeat(0, ahead, 1, step, [(self.shared, "i32")])
 
     def _start(self, index: Integer, stage: str) -> list[tuple[Stager, list[list[str]]]]:
         """Begin to bring step `index`; what passes through registers is on its way there when this returns."""
@@ -157,32 +197,18 @@ class Product:
 
     # --- products
 
-    def _multiply(self, stage: str, sums: list[str]) -> list[str]:
-        count = self.tiles.tile("k") // self.tiles.problem.instruction.k
-        # Factors in two parts fill the registers: there the next fragments wait for the present ones' end.
-        ahead = self.tiles.problem.instruction.products == 1
-        following = self._load(stage, 0)
-        for step in range(count):
-            current = following
-            if ahead and step + 1 < count:
-                following = self._load(stage, step + 1)
-            sums = self._outer(current["m"], current["n"], sums)
-            if not ahead and step + 1 < count:
-                following = self._load(stage, step + 1)
-        return sums
-
     def _load(self, stage: str, step: int) -> dict[str, list[Fragment]]:
         return {a: self.fragments[a].load(stage, step) for a in "mn"}
 
-    def _outer(self, rows: list[Fragment], columns: list[Fragment], sums: list[str]) -> list[str]:
+    def _outer(self, fragments: dict[str, list[Fragment]], sums: list[str]) -> list[str]:
         """Every tile of the instruction: rows of tiles outermost, as the layout counts registers."""
         instruction, multiplier = self.tiles.problem.instruction, self.multiplier
         per_tile = instruction.m // instruction.subtile["m"]
         size, result, position = instruction.registers, [], 0
-        prepared = [multiplier.prepare(column) for column in columns]
-        for m in range(0, len(rows), per_tile):
-            row = [multiplier.prepare(fragment) for fragment in rows[m : m + per_tile]]
-            for column in prepared:
-                result += multiplier.multiply(sums[position : position + size], row, column)
+        columns = [multiplier.prepare(column) for column in fragments["n"]]
+        for m in range(0, len(fragments["m"]), per_tile):
+            rows = [multiplier.prepare(fragment) for fragment in fragments["m"][m : m + per_tile]]
+            for column in columns:
+                result += multiplier.multiply(sums[position : position + size], rows, column)
                 position += size
         return result
