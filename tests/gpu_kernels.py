@@ -17,7 +17,9 @@ from blutrain.nova.target_gpu import gpu_facts
 
 FACTS = gpu_facts("sm_90a")
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CU_FUNC_ATTRIBUTE_...
-SMALL_GPU = replace(FACTS, sms=2)  # few multiprocessors: grids are smaller than the work, loops run
+# Few multiprocessors: grids are smaller than the work, loops run. The emulator gets small blocks too: it takes a thread of
+# the system for each of theirs, and milliseconds for every barrier of many.
+SMALL_GPU = replace(FACTS, sms=2, max_threads_per_block=1024 if gpu_there.is_there() else 64)
 
 
 def generate(body: Body, facts=SMALL_GPU, **config) -> GpuKernel:

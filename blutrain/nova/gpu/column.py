@@ -33,7 +33,7 @@ from blutrain.nova.gpu.emit_region import check_region
 from blutrain.nova.gpu.emit_strip import Strip
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.map import write_all
-from blutrain.nova.gpu.row_combine import COMBINE_THREADS, Partials, check_combined, emit_combine
+from blutrain.nova.gpu.row_combine import Partials, check_combined, combine_threads, emit_combine
 from blutrain.nova.kernel import ITEM_BYTES, Generic, Kernel, Unsupported
 from blutrain.nova.target_gpu import GpuFacts
 
@@ -68,7 +68,8 @@ def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, int | str]:
     folds = sum(len(r.dtypes) for level in plan.levels for r in level)
     while width > 1 and (width * folds > 16 or WARP * width > 2 * plan.domain.extents[lane]):
         width //= 2
-    warps = max(1, min(BLOCK_THREADS // WARP, math.ceil(plan.num_summed / UNROLL)))
+    most = facts.max_threads_per_block // WARP
+    warps = max(1, min(BLOCK_THREADS // WARP, most, math.ceil(plan.num_summed / UNROLL)))
     across = math.ceil(plan.num_kept / (WARP * width))
     needs_one = len(plan.levels) > 1 or bool(plan.stores[-1])
     wanted = max(1, math.ceil(4 * facts.sms / max(across, 1)))
@@ -76,7 +77,7 @@ def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, int | str]:
     splits = _even(splits, plan.num_summed)
     form = "strips" if splits == 1 else "rows"
     if form == "strips" and across < facts.sms:  # few blocks: more warps in each
-        warps = max(1, min(1024 // WARP, math.ceil(plan.num_summed / UNROLL), _most_warps(plan, width)))
+        warps = max(1, min(most, math.ceil(plan.num_summed / UNROLL), _most_warps(plan, width)))
     return {"form": form, "splits": splits, "width": width, "block": warps * WARP}
 
 
@@ -99,11 +100,11 @@ def generate(kernel: Kernel, facts: GpuFacts, config: dict) -> GpuKernel:
     texts = [phase_text(kernel, symbols[0], body.out, config["block"], body.shared)]
     phases = [GpuPhase(symbols[0], (blocks, 1, 1), config["block"])]
     if body.partials is not None:
-        out = Emitter()
+        out, threads = Emitter(), combine_threads(config["splits"], facts)
         shared = Shared(symbols[1], out)
-        combining = emit_combine(kernel, body.partials, plan.post_stores, out, shared)
-        texts.append(phase_text(kernel, symbols[1], out, COMBINE_THREADS, shared))
-        phases.append(GpuPhase(symbols[1], (combining, 1, 1), COMBINE_THREADS))
+        combining = emit_combine(kernel, body.partials, plan.post_stores, out, shared, threads)
+        texts.append(phase_text(kernel, symbols[1], out, threads, shared))
+        phases.append(GpuPhase(symbols[1], (combining, 1, 1), threads))
     workspace = body.partials.bytes if body.partials is not None else 0
     return GpuKernel(
         text=module_text(texts),

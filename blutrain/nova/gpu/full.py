@@ -58,7 +58,7 @@ def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, int]:
     lane = choose_lane(plan.domain)
     width = width_for(plan.domain, lane, plan.domain.extents[lane])
     strips = max(1, plan.domain.size // width)
-    block = min(BLOCK_THREADS, max(32, math.ceil(strips / 32) * 32))
+    block = min(BLOCK_THREADS, facts.max_threads_per_block, max(32, math.ceil(strips / 32) * 32))
     blocks = min(BLOCKS_PER_SM * facts.sms, math.ceil(strips / (block * UNROLL)))
     return {"block": block, "blocks": max(1, blocks), "width": width}
 

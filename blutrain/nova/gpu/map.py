@@ -45,7 +45,11 @@ def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, int | str]:
         return {"form": "plain", "block": 32, "items": 1, "width": 1}
     tiling = map_tiled.choose(domain)
     if tiling is not None:
-        return {"form": "tiled", "block": map_tiled.THREADS, "side": tiling.side}
+        return {
+            "form": "tiled",
+            "block": min(map_tiled.BLOCK_THREADS, facts.max_threads_per_block),
+            "side": tiling.side,
+        }
     lane = choose_lane(domain)
     length = domain.extents[lane]
     width = width_for(domain, lane, _whole(domain, lane, length))
@@ -54,7 +58,7 @@ def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, int | str]:
     ops = sum(region_flops(op.block_ops) for op in kernel.generics)
     items = 1 if ops > LONG_REGION else max(1, min(4, BYTES_IN_FLIGHT // in_flight))
     strips = max(1, domain.size // width)
-    block = min(BLOCK_THREADS, max(32, math.ceil(strips / facts.sms / 32) * 32))
+    block = min(BLOCK_THREADS, facts.max_threads_per_block, max(32, math.ceil(strips / facts.sms / 32) * 32))
     while items > 1 and strips < facts.sms * block * items:
         items //= 2
     return {"form": "plain", "block": block, "items": items, "width": width}

@@ -33,8 +33,7 @@ from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.kernel import ITEM_BYTES, Access, Kernel
 from blutrain.nova.target_gpu import GpuFacts
 
-THREADS = 256
-WARPS = THREADS // 32
+BLOCK_THREADS = 256
 MIN_EXTENT = 8  # of both sides of the tile; below, a warp's elements share few cache lines whatever one does
 
 
@@ -82,22 +81,22 @@ def _unit_dims(access: Access, domain: Domain, lane: int) -> list[int]:
 def generate(kernel: Kernel, domain: Domain, facts: GpuFacts, config: dict) -> GpuKernel:
     tiling = choose(domain)
     assert tiling is not None
-    body = _TiledBody(kernel, domain, tiling)
+    body = _TiledBody(kernel, domain, tiling, config["block"])
     blocks = body.emit()
     return GpuKernel(
-        text=module_text([phase_text(kernel, body.symbol, body.out, THREADS, body.shared)]),
+        text=module_text([phase_text(kernel, body.symbol, body.out, config["block"], body.shared)]),
         target=facts.arch,
-        phases=(GpuPhase(body.symbol, (blocks, 1, 1), THREADS),),
+        phases=(GpuPhase(body.symbol, (blocks, 1, 1), config["block"]),),
         workspace_bytes=0,
         bytes=kernel.bytes,
         flops=kernel.flops,
         predicted_us=predicted_us(kernel, facts),
-        schedule=f"map, tiles of {tiling.side} x {tiling.side} through shared memory, {blocks} blocks of {THREADS}",
+        schedule=f"map, tiles of {tiling.side} x {tiling.side} through shared memory, {blocks} blocks of {config['block']}",
     )
 
 
 class _TiledBody:
-    def __init__(self, kernel: Kernel, domain: Domain, tiling: Tiling):
+    def __init__(self, kernel: Kernel, domain: Domain, tiling: Tiling, block: int):
         self.kernel, self.domain, self.tiling = kernel, domain, tiling
         self.out, self.symbol = Emitter(), f"{kernel.symbol}_0"
         self.evaluator = SimtEvaluator(kernel, domain, self.out)
@@ -106,7 +105,7 @@ class _TiledBody:
         self.top = Point({}, 0)
         side = tiling.side
         self.pitch, self.width = side + 1, side // 32
-        self.rows = range(0, side, WARPS)  # a warp's rows of the tile
+        self.rows = range(0, side, block // 32)  # a warp's rows of the tile
 
     def emit(self) -> int:
         """Write the body; returns the number of blocks."""

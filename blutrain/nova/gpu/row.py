@@ -20,7 +20,7 @@ from blutrain.nova.gpu.emit_block import WARP, Fold
 from blutrain.nova.gpu.emit_region import check_region
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.row_body import RowBody
-from blutrain.nova.gpu.row_combine import COMBINE_THREADS, check_combined, emit_combine
+from blutrain.nova.gpu.row_combine import check_combined, combine_threads, emit_combine
 from blutrain.nova.gpu.row_stage import stage_bytes, stageable
 from blutrain.nova.kernel import Generic, Kernel, Unsupported
 from blutrain.nova.target_gpu import GpuFacts
@@ -69,7 +69,14 @@ def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, int | str]:
     plan = _plan(kernel)
     rows, columns = _sizes(plan)
     if not plan.column_dims or not columns:
-        return _with_blocks(plan, facts, {"form": "resident", "threads": 1, "block": 128, "width": 1, "unroll": 1})
+        lone = {
+            "form": "resident",
+            "threads": 1,
+            "block": min(128, facts.max_threads_per_block),
+            "width": 1,
+            "unroll": 1,
+        }
+        return _with_blocks(plan, facts, lone)
     width = width_for(plan.domain, plan.column_dims[-1], plan.domain.extents[plan.column_dims[-1]])
     threads, block = _shape(rows, columns // width, width, bool(plan.sums), facts)
     config = {"form": "resident", "threads": threads, "block": block, "width": width, "unroll": 1}
@@ -81,28 +88,29 @@ def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, int | str]:
 def _shape(rows: int, strips: int, width: int, has_sums: bool, facts: GpuFacts) -> tuple[int, int]:
     """(threads for a row, threads of a block)."""
     most = RESIDENT_WITH_SUMS if has_sums else RESIDENT
-    block = 256 if has_sums else 128
+    block = min(256 if has_sums else 128, facts.max_threads_per_block)
+    widest = min(WIDEST_RESIDENT_BLOCK, facts.max_threads_per_block)
     if rows * WARP < facts.sms * block and strips > WARP:  # few rows: as many threads as have work
-        threads = min(WIDEST_RESIDENT_BLOCK, _warps(strips))
+        threads = min(widest, _warps(strips))
         return threads, threads
     if strips * width <= WARP * most:
         return min(WARP, power_of_two(strips)), block
     if has_sums and strips * width <= block // 2 * most:
         return power_of_two(math.ceil(strips * width / most)), block
-    threads = min(WIDEST_RESIDENT_BLOCK, _warps(math.ceil(strips * width / BLOCK_RESIDENT)))
+    threads = min(widest, _warps(math.ceil(strips * width / BLOCK_RESIDENT)))
     return threads, threads
 
 
 def _long_row(plan: RowPlan, columns: int, width: int, facts: GpuFacts) -> dict[str, int | str]:
     """In shared memory if it fits: two blocks a multiprocessor, or one with twice the threads."""
-    accesses = stageable(plan)
-    for threads in (LONG_ROW_THREADS, 2 * LONG_ROW_THREADS):
+    accesses, most = stageable(plan), min(LONG_ROW_THREADS, facts.max_threads_per_block // 2)
+    for threads in (most, 2 * most):
         staged = stage_bytes(accesses, math.ceil(columns / (threads * width)) * threads * width) + STATIC_SHARED
-        blocks = 2 * LONG_ROW_THREADS // threads
+        blocks = 2 * most // threads
         if accesses and blocks * staged <= facts.shared_bytes_per_sm and staged <= facts.shared_bytes_per_block:
-            unroll = LONG_ROW_UNROLL * LONG_ROW_THREADS // threads
+            unroll = LONG_ROW_UNROLL * most // threads
             return {"form": "staged", "threads": threads, "block": threads, "unroll": unroll}
-    return {"form": "swept", "threads": LONG_ROW_THREADS, "block": LONG_ROW_THREADS, "unroll": LONG_ROW_UNROLL}
+    return {"form": "swept", "threads": most, "block": most, "unroll": LONG_ROW_UNROLL}
 
 
 def _warps(threads: int) -> int:
@@ -125,11 +133,11 @@ def generate(kernel: Kernel, facts: GpuFacts, config: dict) -> GpuKernel:
         texts.insert(0, body.stage.declaration())
     phases = [GpuPhase(body.symbol, (blocks, 1, 1), block, shared_bytes=body.stage.bytes)]
     if body.plan.sums:
-        out, symbol = Emitter(), f"{kernel.symbol}_1"
+        out, symbol, threads = Emitter(), f"{kernel.symbol}_1", combine_threads(blocks, facts)
         shared = Shared(symbol, out)
-        combining = emit_combine(kernel, partials, body.plan.post_stores, out, shared)
-        texts.append(phase_text(kernel, symbol, out, COMBINE_THREADS, shared))
-        phases.append(GpuPhase(symbol, (combining, 1, 1), COMBINE_THREADS))
+        combining = emit_combine(kernel, partials, body.plan.post_stores, out, shared, threads)
+        texts.append(phase_text(kernel, symbol, out, threads, shared))
+        phases.append(GpuPhase(symbol, (combining, 1, 1), threads))
     return GpuKernel(
         text=module_text(texts),
         target=facts.arch,

@@ -13,6 +13,7 @@ from blutrain.nova.cpu.emit_domain import Domain, Store
 from blutrain.nova.cpu.emit_loops import unflatten
 from blutrain.nova.cpu.emit_nest import Point
 from blutrain.nova.emitter import Emitter
+from blutrain.nova.gpu.configure_common import power_of_two
 from blutrain.nova.gpu.emit import (
     BLOCK,
     MAX_STATIC_SHARED,
@@ -25,8 +26,9 @@ from blutrain.nova.gpu.emit import (
 )
 from blutrain.nova.gpu.emit_block import WARP, BlockReducer, Fold
 from blutrain.nova.kernel import ITEM_BYTES, Kernel, Produced, Unsupported
+from blutrain.nova.target_gpu import GpuFacts
 
-COMBINE_THREADS = 1024  # 32 columns times 32 shares of the blocks
+MOST_COMBINE_THREADS = 1024  # 32 columns times 32 shares of the blocks
 UNROLL = 4  # partial results that a thread loads at once
 ALIGNMENT = 256
 
@@ -34,8 +36,13 @@ ALIGNMENT = 256
 def check_combined(folds: Sequence[Fold]) -> None:
     """Raise `Unsupported` for more results than a block of the combining phase has shared memory for."""
     item = sum(ITEM_BYTES[d] for fold in folds for d in fold.dtypes if fold.reduction.placed.result_dims)
-    if item * COMBINE_THREADS > MAX_STATIC_SHARED:
+    if item * MOST_COMBINE_THREADS > MAX_STATIC_SHARED:
         raise Unsupported(f"column sums of {item} bytes an element in one kernel")
+
+
+def combine_threads(blocks: int, facts: GpuFacts) -> int:
+    """Threads of a block of the combining phase for the partial results of `blocks` blocks."""
+    return min(MOST_COMBINE_THREADS, facts.max_threads_per_block, WARP * power_of_two(blocks))
 
 
 class Partials:
@@ -126,7 +133,9 @@ def provide_scalars(
         top.memo.update(zip(fold.reduction.results, done, strict=True))
 
 
-def emit_combine(kernel: Kernel, partials: Partials, stores: Sequence[Store], out: Emitter, shared: Shared) -> int:
+def emit_combine(
+    kernel: Kernel, partials: Partials, stores: Sequence[Store], out: Emitter, shared: Shared, threads: int
+) -> int:
     """The phase that adds the partial results up and computes what depends on them; returns its number of blocks.
 
     Threads of a block: 32 columns times shares of the partial results, which meet in shared memory.
@@ -135,7 +144,7 @@ def emit_combine(kernel: Kernel, partials: Partials, stores: Sequence[Store], ou
     ints, top = evaluator.integers, Point({}, 0)
     scalars = [f for f in partials.folds if not f.reduction.placed.result_dims]
     wide = [f for f in partials.folds if f.reduction.placed.result_dims]
-    provide_scalars(evaluator, shared, partials, scalars, COMBINE_THREADS, top)
+    provide_scalars(evaluator, shared, partials, scalars, threads, top)
     one = [s for s in stores if not s.dims]
     first_thread = ints.both(ints.equal(BLOCK, 0), ints.equal(THREAD, 0))
     if one:
@@ -149,9 +158,9 @@ def emit_combine(kernel: Kernel, partials: Partials, stores: Sequence[Store], ou
     warp, lane = ints.div(THREAD, WARP), ints.rem(THREAD, WARP)
     column = ints.add(ints.mul(BLOCK, WARP), lane)
     here = ints.min(column, max(count - 1, 0))
-    shares = COMBINE_THREADS // WARP
+    shares = threads // WARP
     partial = [(f, partials.total(evaluator, f, warp, shares, here)) for f in wide]
-    starts = [[shared.allocate(COMBINE_THREADS * ITEM_BYTES[d]) for d in f.dtypes] for f in wide]
+    starts = [[shared.allocate(threads * ITEM_BYTES[d]) for d in f.dtypes] for f in wide]
     for (fold, values), places in zip(partial, starts, strict=True):
         for value, place, dtype in zip(values, places, fold.dtypes, strict=True):
             shared.store(value, place, THREAD, dtype)

@@ -1,0 +1,167 @@
+"""The second phase of a scatter kernel: a warp sums a row's tile of columns, or the warps of a block one after the other
+the tiles of rows with many ids."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from blutrain.nova.clone import NARROW
+from blutrain.nova.cpu.emit import Number, operand_pointer, result_pointer
+from blutrain.nova.gpu.emit import BLOCK, THREAD, barrier, convert_scalar
+from blutrain.nova.gpu.emit_block import WARP
+from blutrain.nova.gpu.emit_strip import load_vector, store_vector
+from blutrain.nova.gpu.scatter_phase import ScatterPhase
+from blutrain.nova.kernel import ITEM_BYTES, Operand
+
+HOT = 32  # ids of a row that one warp adds alone
+IN_FLIGHT = 48  # elements of updates that a lane has under way
+
+
+class ScatterSums(ScatterPhase):
+    """The second phase: a unit is a row's tile of columns."""
+
+    def emit(self) -> int:
+        """Write the phase; returns its number of blocks."""
+        ints = self.ints
+        self.width, self.vectors, self.block = (self.config[name] for name in ("width", "vectors", "block"))
+        self.tile = WARP * self.width * self.vectors
+        self.dtype = self.op.types[0].dtype
+        self.sum_dtype = "f32" if self.dtype in NARROW else self.dtype
+        tiles, warps = math.ceil(self.columns / self.tile), self.block // WARP
+        units = self.rows * tiles
+        if not units:
+            return 0
+        self.ints.is_small = units + warps < 1 << 31
+        self.tiles, self.units = tiles, units
+        self.sums_place = self.shared.allocate(self.block * self.width * self.vectors * ITEM_BYTES[self.sum_dtype])
+        self.hot_place = self.shared.allocate(4 * warps)
+        unit = ints.add(ints.mul(BLOCK, warps), self.warp)
+        inside = None if units % warps == 0 else ints.less(unit, units)
+        unit = unit if inside is None else ints.min(unit, units - 1)
+        row, first_column = self._unit(unit)
+        start, end = self.read("start", row), self.read("start", ints.add(row, 1))
+        hot = self.out.value(f"arith.cmpi sgt, {self.minus(end, start)}, {ints.name(HOT)} : i64")
+        is_hot = ints.both(hot, inside)
+        assert is_hot is not None
+        self._flag(is_hot)
+        calm = self.out.value(f"arith.xori {hot}, {self.out.constant('true', 'i1')} : i1")
+        condition = ints.both(calm, inside)
+        assert condition is not None
+        self.out.when(condition, lambda: self._calm_row(row, first_column, start, end))
+        self._hot_rows(warps)
+        return math.ceil(units / warps)
+
+    def _unit(self, unit: Number) -> tuple[Number, Number]:
+        return self.ints.div(unit, self.tiles), self.ints.mul(self.ints.rem(unit, self.tiles), self.tile)
+
+    def _flag(self, is_hot: str) -> None:
+        word = self.out.value(f"arith.extui {is_hot} : i1 to i32")
+        self.out.when(self.ints.equal(self.lane, 0), lambda: self.shared.store(word, self.hot_place, self.warp, "i32"))
+        barrier(self.out)
+
+    def _columns(self, first_column: Number) -> list[tuple[Number, str | None]]:
+        """(column, is it one) of each vector of this lane."""
+        ints, found = self.ints, []
+        for v in range(self.vectors):
+            column = ints.add(first_column, ints.mul(ints.add(self.lane, v * WARP), self.width))
+            inside = None if self.columns % self.tile == 0 else ints.less(column, self.columns)
+            found.append((column if inside is None else ints.min(column, self.columns - self.width), inside))
+        return found
+
+    def _zeros(self) -> list[str]:
+        zero = self.out.constant("0" if self.sum_dtype[0] == "i" else "0.0", self.sum_dtype)
+        return [zero] * (self.vectors * self.width)
+
+    def _add(self, a: str, b: str) -> str:
+        return self.out.value(f"arith.{'addi' if self.sum_dtype[0] == 'i' else 'addf'} {a}, {b} : {self.sum_dtype}")
+
+    def _load(self, pointer: str, row: Number, column: Number, dtype: str) -> list[str]:
+        """A vector of a table, in the sums' dtype."""
+        offset = self.ints.name(self.ints.add(self.ints.mul(row, self.columns), column))
+        values = load_vector(self.evaluator, pointer, offset, dtype, self.width)
+        return [convert_scalar(self.out, v, dtype, self.sum_dtype) for v in values]
+
+    def _accumulate(
+        self, columns: list[tuple[Number, str | None]], start: Number, end: Number, sums: Sequence[str]
+    ) -> list[str]:
+        """Add the updates order[start], ..., order[end - 1], several at a time, then singly."""
+        unroll = max(1, min(4, IN_FLIGHT // len(sums)))
+        ints, pointer, dtype = self.ints, operand_pointer(self.op.updates), self.op.updates_type.dtype
+
+        def several(count: int) -> Callable[[str, list[str]], list[str]]:
+            def add(index: str, values: list[str]) -> list[str]:
+                numbers = [self.read("order", ints.add(index, u)) for u in range(count)]
+                loaded = [[x for c, _ in columns for x in self._load(pointer, n, c, dtype)] for n in numbers]
+                for update in loaded:
+                    values = [self._add(v, x) for v, x in zip(values, update, strict=True)]
+                return values
+
+            return add
+
+        length = self.minus(ints.name(end), ints.name(start))
+        rest = self.out.value(f"arith.remui {length}, {ints.name(unroll)} : i64")
+        middle = self.minus(ints.name(end), rest)
+        types = [self.sum_dtype] * len(sums)
+        sums = self.loop(start, middle, unroll, several(unroll), list(zip(sums, types, strict=True)))
+        return self.loop(middle, end, 1, several(1), list(zip(sums, types, strict=True)))
+
+    def _initial(self, row: Number, columns: list[tuple[Number, str | None]]) -> list[str]:
+        if self.op.init is None:
+            return self._zeros()
+        assert isinstance(self.op.init, Operand)
+        pointer = operand_pointer(self.op.init)
+        return [x for column, _ in columns for x in self._load(pointer, row, column, self.dtype)]
+
+    def _calm_row(self, row: Number, first_column: Number, start: str, end: str) -> None:
+        columns = self._columns(first_column)
+        sums = self._accumulate(columns, start, end, self._initial(row, columns))
+        for v, (column, inside) in enumerate(columns):
+            self._store(row, column, inside, sums[v * self.width : (v + 1) * self.width])
+
+    def _store(self, row: Number, column: Number, inside: str | None, sums: Sequence[str]) -> None:
+        values = [convert_scalar(self.out, s, self.sum_dtype, self.dtype) for s in sums]
+        offset = self.ints.name(self.ints.add(self.ints.mul(row, self.columns), column))
+        write = lambda: store_vector(self.evaluator, values, result_pointer(self.kernel, 0), offset, self.dtype)
+        self.out.when(inside, write) if inside else write()
+
+    def _hot_rows(self, warps: int) -> None:
+        """Units with many ids, one after the other, by the whole block."""
+        ints = self.ints
+
+        def unit(index: str, _: list[str]) -> list[str]:
+            flag = self.shared.load(self.hot_place, index, "i32")
+            is_hot = self.out.value(f"arith.cmpi ne, {flag}, {self.out.constant('0', 'i32')} : i32")
+            row, first_column = self._unit(ints.add(ints.mul(BLOCK, warps), index))
+            self.out.when(is_hot, lambda: self._hot_row(row, first_column, warps))
+            return []
+
+        self.loop(0, warps, 1, unit)
+
+    def _hot_row(self, row: Number, first_column: Number, warps: int) -> None:
+        ints = self.ints
+        start, end = self.read("start", row), self.read("start", ints.add(row, 1))
+        share = ints.div(ints.add(self.minus(end, start), warps - 1), warps)
+        first = ints.min(ints.add(start, ints.mul(self.warp, share)), end)
+        last = ints.min(ints.add(first, share), end)
+        columns = self._columns(first_column)
+        sums = self._accumulate(columns, first, last, self._zeros())
+        # [vector][element][warp][lane]: lanes side by side, whatever the width.
+        for k, value in enumerate(sums):
+            self.shared.store(value, self.sums_place, ints.name(ints.add(THREAD, k * self.block)), self.sum_dtype)
+        barrier(self.out)
+        for v in range(self.vectors):
+            mine = self.out.value(f"arith.cmpi eq, {self.warp}, {ints.name(v % warps)} : i64")
+            self.out.when(mine, lambda v=v: self._join(row, columns, v, warps))
+        barrier(self.out)
+
+    def _join(self, row: Number, columns: list[tuple[Number, str | None]], v: int, warps: int) -> None:
+        """One vector of columns: the init and every warp's sum, in order."""
+        column, inside = columns[v]
+        totals = self._initial(row, [columns[v]])[: self.width]
+        for w in range(warps):
+            for i in range(self.width):
+                index = self.ints.add(self.lane, w * WARP + (v * self.width + i) * self.block)
+                part = self.shared.load(self.sums_place, self.ints.name(index), self.sum_dtype)
+                totals[i] = self._add(totals[i], part)
+        self._store(row, column, inside, totals)
