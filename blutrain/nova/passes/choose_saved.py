@@ -186,7 +186,8 @@ def _duplicate(lives: _Lives, peak: int, value: ir.Value, chain: list[int]) -> b
     """Make `value` again in front of its first reader behind `peak`; all readers there take the copy. False where only
     views made before are read there: each is made again on its own.
     """
-    uses = [(lives.position[use.owner.operation], use) for use in value.uses]
+    # Operations repeated in this round are not in `position`: the next round looks at them.
+    uses = [(lives.position.get(use.owner.operation, -1), use) for use in value.uses]
     uses = [(position, use) for position, use in uses if position > peak]
     if not uses:
         return False

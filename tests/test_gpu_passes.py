@@ -1,0 +1,222 @@
+"""The passes for GPUs on a whole training step of a small MLP-GPT: the planned launches compute what the interpreter
+does, and are the kernels that a GPU wants.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+import linalg_reference
+import numpy as np
+import pytest
+from mlir import ir
+
+import blutrain
+from blutrain import nn
+from blutrain.nova import capabilities as targets
+from blutrain.nova import execute, pipeline
+from blutrain.nova.dialect import create_context
+from blutrain.nova.import_trace import import_trace
+from blutrain.nova.interpret import interpret
+from blutrain.nova.kernel import Generic, Operand, read_kernel
+from blutrain.nova.passes import choose_saved, recognise_composites
+from blutrain.nova.passes.driver import Settings, run_passes
+from blutrain.nova.passes.set_precision import PRECISION
+from blutrain.nova.passes.step_launches import StepLaunches
+from blutrain.nova.target_gpu import gpu_facts
+
+VOCABULARY, WIDTH, LAYERS, BATCH, LENGTH = 56, 16, 2, 2, 96
+CHUNKS = 3
+_plans: dict[tuple[str, bool], ir.Module] = {}
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.ln, self.fc, self.proj = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.proj(nn.functional.gelu(self.fc(self.ln(x)), approximate="tanh"))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.h = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.ln_f, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
+
+    def forward(self, idx, target):
+        x = self.wte(idx) + self.wpe.weight[: idx.shape[1]]
+        for block in self.h:
+            x = block(x)
+        return nn.functional.cross_entropy(self.head(self.ln_f(x)).reshape(-1, VOCABULARY), target.reshape(-1))
+
+
+class Recorded(Exception):
+    """Raised in place of the eager first step, once the trace is there."""
+
+
+@pytest.fixture(scope="module")
+def step():
+    """(trace, the values of its inputs) of a step with forward, backward and AdamW."""
+    blutrain.manual_seed(0)
+    model = Model()
+    optimizer = blutrain.optim.AdamW(model.parameters(), lr=0.01)
+    rng = np.random.default_rng(3)
+    ids, target = rng.integers(0, VOCABULARY, (2, BATCH, LENGTH))
+    target[0, :5] = -100
+    seen = []
+
+    def note(trace, bindings):
+        seen.append((trace, {x.value: bindings[x.value] for x in trace.inputs}))
+        raise Recorded
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Recorded):
+        patch.setattr(execute, "interpret", note)
+        model.compile()
+        loss = model(blutrain.tensor(ids), blutrain.tensor(target))
+        loss.backward()
+        optimizer.step()
+        loss.item()
+    return seen[0]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Everything is worth what large tensors are worth; chunks of 64 rows."""
+    monkeypatch.setattr(recognise_composites, "LARGE_BYTES", 0)
+    monkeypatch.setattr(choose_saved, "MIN_BYTES", 1)
+    rows = BATCH * LENGTH // CHUNKS
+    target = dataclasses.replace(targets._HOPPER, min_chunk_rows=rows, logits_bytes=0)
+    monkeypatch.setattr(targets, "_HOPPER", target)
+
+
+def planned(trace, precision: str, monkeypatch, row_sums: bool = True) -> ir.Module:
+    """The step behind plan_memory and dedupe_kernels for sm_90a; made once."""
+    if (precision, row_sums) in _plans:
+        return _plans[precision, row_sums]
+    monkeypatch.setattr(targets, "_HOPPER", dataclasses.replace(targets._HOPPER, row_sums=row_sums))
+    module = import_trace(trace, create_context())
+    with module.context:
+        module.operation.attributes[PRECISION] = ir.StringAttr.get(precision)
+    names = [n for n in pipeline.passes("cuda", precision=precision) if n != "configure"]
+    names = names[: names.index("dedupe_kernels") + 1]
+    run_passes(module, tuple(names), gpu_facts("sm_90a"), Settings(verify=True))
+    _plans[precision, row_sums] = module
+    return module
+
+
+def run(module: ir.Module, trace, values: dict) -> tuple[list[np.ndarray], dict[int, np.ndarray]]:
+    """(outputs, new state by value number)."""
+    kinds = {"scalar": lambda x: np.array(x, np.float64 if isinstance(x, float) else np.int64)}
+    arrays = [kinds.get(x.role, np.array)(values[x.value]) for x in trace.inputs]
+    with module.context:
+        outputs, flags = linalg_reference.run_plan(module, arrays)
+    assert not any(flags)
+    return outputs, {x.value: a for x, a in zip(trace.inputs, arrays, strict=True) if x.role == "state"}
+
+
+def expected(trace, values: dict):
+    copies = {v: np.array(a) if isinstance(a, np.ndarray) else a for v, a in values.items()}
+    results = interpret(trace, copies)
+    return [results[v] for v in trace.outputs], copies
+
+
+@pytest.mark.parametrize("row_sums", [False, True])
+@pytest.mark.parametrize("precision, tolerance", [("fp32", 2e-5), ("tf32", 2e-5), ("bf16", 3e-2)])
+def test_a_step_computes_what_the_interpreter_does(step, precision, tolerance, row_sums, monkeypatch):
+    trace, values = step
+    module = planned(trace, precision, monkeypatch, row_sums)
+    outputs, state = run(module, trace, values)
+    wanted, copies = expected(trace, values)
+    for output, value in zip(outputs, wanted, strict=True):
+        np.testing.assert_allclose(output, value, rtol=tolerance)
+    for number, array in state.items():
+        # An AdamW step of lr 0.01 moves by about 0.01 whatever the gradient is; signs of tiny ones may differ in bf16.
+        np.testing.assert_allclose(array, copies[number], rtol=tolerance, atol=1e-5 if precision != "bf16" else 2.1e-2)
+
+
+def test_a_step_whose_exponentials_overflow(step, monkeypatch):
+    trace, values = step
+    values = dict(values)
+    for x in trace.inputs:
+        if x.aval.shape == (VOCABULARY, WIDTH):  # the head, and the embedding, which a norm undoes
+            values[x.value] = values[x.value] * np.float32(1000)
+    module = planned(trace, "fp32", monkeypatch)
+    outputs, state = run(module, trace, values)
+    wanted, copies = expected(trace, values)
+    assert wanted[0] > 80, "some exponentials must overflow"
+    np.testing.assert_allclose(outputs[0], wanted[0], rtol=2e-5)
+    for number, array in state.items():
+        np.testing.assert_allclose(array, copies[number], rtol=2e-4, atol=1e-4)
+
+
+def launches(module: ir.Module) -> StepLaunches:
+    with module.context:
+        return StepLaunches(module)
+
+
+def kernels(module: ir.Module):
+    with module.context:
+        return [read_kernel(launch.op) for launch in launches(module).launches]
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_products_read_memory_as_it_lies(step, precision, monkeypatch):
+    """Both factors are operands of the kernel, in the type that is multiplied."""
+    for kernel in kernels(planned(step[0], precision, monkeypatch)):
+        for op in kernel.ops if kernel.anchor == "contract" else ():
+            if isinstance(op, Generic) and op.is_anchor:
+                assert all(isinstance(access.source, Operand) for access in op.inputs)
+                assert {access.dtype for access in op.inputs} == {"bf16" if precision == "bf16" else "f32"}
+
+
+def test_kernels_of_a_step(step, monkeypatch):
+    """Per layer: norm, two products forward; two products and two weight gradients, a norm backward. Per chunk of the
+    loss: four products, one of which is skipped with the row kernel behind it, the totals, and the scaled rows.
+    """
+    module = planned(step[0], "tf32", monkeypatch)
+    counts = collections.Counter(kernel.anchor for kernel in kernels(module))
+    assert counts["contract"] == 6 * LAYERS + 4 * CHUNKS
+    assert counts["scatter"] == 2 and counts["gather"] == 2
+    with module.context:
+        held = launches(module).graph.func.attributes
+        skipped = [kernels(module)[i].anchor for i, place in enumerate(held["nova.skips"]) if place.value]
+        assert len(set(ir.DenseI64ArrayAttr(held["nova.kernels"]))) < 45
+    assert collections.Counter(skipped) == {"contract": CHUNKS, "row": CHUNKS}
+
+
+def test_gelu_is_computed_again_by_the_product_that_reads_its_operand(step, monkeypatch):
+    """The backward of the second product of a layer gives three results: of gelu's operand, gelu again, a bias."""
+    found = [
+        k for k in kernels(planned(step[0], "tf32", monkeypatch)) if k.anchor == "contract" and len(k.results) == 3
+    ]
+    assert len(found) == LAYERS
+    assert all([t.shape[-1] for t in kernel.results] == [4 * WIDTH] * 3 for kernel in found)
+
+
+def test_precision_stands_on_products_of_f32(step, monkeypatch):
+    for precision, wanted in (("tf32", '"tf32"'), ("fp32", '"fp32"'), ("bf16", None)):
+        module = planned(step[0], precision, monkeypatch)
+        with module.context:
+            products = [
+                op
+                for launch in launches(module).launches
+                for op in launch.op.regions[0].blocks[0].operations
+                if "nova.anchor" in op.attributes
+            ]
+            found = {str(op.attributes["precision"]) if "precision" in op.attributes else None for op in products}
+        assert found == {wanted}
+
+
+def test_updates_stand_right_behind_the_last_gradient(step, monkeypatch):
+    """No gradient of a matrix of a layer outlives the layer's backward."""
+    module = planned(step[0], "tf32", monkeypatch)
+    with module.context:
+        plan = launches(module)
+        for launch_number, launch in enumerate(plan.launches):
+            if plan.writes_state(launch):
+                made = [w for b in launch.operands for w in plan.writers(b)]
+                assert launch_number - max(made) <= 6
