@@ -68,18 +68,18 @@ class _Choice:
 
     def __init__(self, reduction: Reduction):
         block, count = reduction.op.block, len(reduction.op.inputs)
-        yielded = list(list(block.operations)[-1].operands)
-        selects = [_producer(v) for v in yielded]
-        if len(selects) != 2 or any(s is None or s.name != "arith.select" for s in selects):
+        selects = [_producer(v) for v in list(block.operations)[-1].operands]
+        found = [tuple(s.operands) for s in selects if s is not None and s.name == "arith.select"]
+        if len(selects) != 2 or len(found) != 2:
             raise Unsupported("a reduction that neither combines nor chooses")
-        self.condition, self.element, best = selects[0].operands
-        condition, self.place, place = selects[1].operands
-        self.best, is_plain = block.arguments[count], place == block.arguments[count + 1]
-        if self.condition != condition or best != self.best or not is_plain:
+        (self.condition, self.element, best), (condition, self.place, place) = found
+        self.best = block.arguments[count]
+        if self.condition != condition or best != self.best or place != block.arguments[count + 1]:
             raise Unsupported("a reduction that neither combines nor chooses")
-        self.initial = [a.source for a in reduction.placed.outputs]
+        sources = [a.source for a in reduction.placed.outputs]
+        self.initial = [s for s in sources if isinstance(s, Splat)]
         self.dtypes = reduction.dtypes
-        if not all(isinstance(s, Splat) for s in self.initial) or self.dtypes[1] not in ("i64", "i32"):
+        if len(self.initial) != 2 or self.dtypes[1] not in ("i64", "i32"):
             raise Unsupported("a choice onto values that are no constants")
         self._take(Emitter(), "%a", "%b")  # raises where the condition needs more than the two elements
 

@@ -79,7 +79,9 @@ class Strip:
         """The same for the row of a table that the points lie in."""
         op = placed.op
         assert isinstance(op, Gather) and isinstance(op.table, Operand)
-        if self.width == 1 or placed.dims[-1] != self.lane_dim or op.table_type.shape[-1] % self.width:
+        if self.width == 1 or self.lane_dim is None or placed.dims[-1] != self.lane_dim:
+            return False
+        if op.table_type.shape[-1] % self.width:
             return False
         (ids,) = placed.inputs
         home = self.points[0].home(frozenset(d for d, s in enumerate(ids.strides) if s))
