@@ -78,11 +78,11 @@ def candidates(problem: Problem, facts: GpuFacts) -> Iterator[Schedule]:
 
 def _fits_registers(tiles: Tiles) -> bool:
     """Will the epilogue find registers beside the accumulators. A load for each element, a further store and a column
-    sum hold about 16 values each; the bound is what ptxas took without spills.
+    sum hold about 16 values each, the register form two steps of fragments; the bound is what ptxas took without spills.
     """
     contract = tiles.problem.contract
     weight = len(full_loads(contract)) + len(contract.stores) - 1 + len(contract.reductions)
-    fragments = 16 * tiles.blocks_p if tiles.in_registers else 0
+    fragments = 32 * tiles.blocks_p if tiles.in_registers else 0
     return tiles.num_accumulators + fragments + 16 * weight <= MAX_LIVE_VALUES
 
 

@@ -17,6 +17,7 @@ from blutrain.nova.gpu.hopper.builder import SHARED, Builder, Integer
 from blutrain.nova.gpu.hopper.mainloop import Consumer, Place
 from blutrain.nova.gpu.hopper.operands import fragment_row
 from blutrain.nova.gpu.hopper.problem import TMA_ALIGNMENT
+from blutrain.nova.gpu.hopper.row_sums import RowSums
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS
 from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
 from blutrain.nova.gpu.hopper.values import Origin, Run, Values
@@ -152,18 +153,24 @@ class Epilogue:
         self.direct = [s for s in self.contract.stores if s not in self.staged]
         self.combiners = [Combiner(r) for r in self.contract.reductions]
         self.loads = full_loads(self.contract)
+        self.rows: RowSums | None = None
 
     def __call__(self, sums: list[str], place: Place, consumer: Consumer) -> None:
         out, tiles = self.out, self.tiles
         origin = thread_origin(out, tiles, place.m, place.n, place.batch, consumer)
         partial = ColumnSums(self, place, consumer, origin) if self.combiners else None
+        self.rows = RowSums(self, place, consumer, origin) if self.contract.row_reductions else None
         staging = _Staging(out, tiles, self.staged, place, consumer) if self.staged else None
         for number, chunk in enumerate(pieces(tiles), 1):
             self.chunk(chunk, lambda i: sums[i], origin, staging, partial)
             if partial is not None and tiles.p_axis == "m" and number % tiles.blocks_p == 0:
                 partial.flush()  # these columns do not come again
+            if self.rows is not None and tiles.p_axis == "n":
+                self.rows.finish()  # nor do these rows
         if partial is not None:
             partial.finish()
+        if self.rows is not None:
+            self.rows.finish()
 
     def chunk(
         self,
@@ -199,6 +206,8 @@ class Epilogue:
             stored.append([values.value(s.value, piece.run, total) for s in (*self.staged, *self.direct)])
             if partial is not None:
                 partial.add(values, piece, total)
+            if self.rows is not None:
+                self.rows.add(values, piece.run, total)
         for i, store in enumerate(self.staged):
             staging.write(store, chunk, first, [row[i] for row in stored])
         for piece, row in zip(chunk, stored, strict=True):
@@ -215,7 +224,8 @@ class Epilogue:
 def full_loads(contract: Contract) -> list[Access]:
     """What the epilogue loads for each element of the product: accesses that move along both m and n."""
     found = [contract.init.access] if contract.init is not None else []
-    for value in (*(s.value for s in contract.stores), *(a for r in contract.reductions for a in r.arguments)):
+    reductions = (*contract.reductions, *contract.row_reductions)
+    for value in (*(s.value for s in contract.stores), *(a for r in reductions for a in r.arguments)):
         found += loads(value)
 
     def moves(access: Access, axis: str) -> bool:

@@ -68,7 +68,7 @@ class Problem:
 
 def read_problem(kernel: Kernel) -> Problem:
     """Raises `Unsupported` with the reason where the kernel is not one for this family."""
-    contract = read_contract(kernel)
+    contract = read_contract(kernel, row_reductions=True)
     if contract.dtype != "f32":
         raise Unsupported(f"hopper: accumulates in {contract.dtype}, expected f32")
     m, n, k, batch = (contract.extent(axis) for axis in ("m", "n", "k", "batch"))

@@ -265,8 +265,14 @@ class Tiles:
         return self.tiles_n * self.schedule.tile_n
 
     @property
-    def workspace_bytes(self) -> int:
+    def row_sums_offset(self) -> int:
+        """Bytes from the workspace's start to the partial row sums."""
         return self.sums_row_offset + self.num_reductions * self.sums_rows * self.sums_pitch * 4
+
+    @property
+    def workspace_bytes(self) -> int:
+        partials = row_shares(self) * row_pitch(self) * 4
+        return self.row_sums_offset + len(self.problem.contract.row_reductions) * partials
 
     def side(self, axis: str) -> Side:
         """The factor as the main phase reads it."""
@@ -290,6 +296,7 @@ class Tiles:
             (self.in_registers and self.blocks_p > 2, "the register form takes 64 or 128 rows a consumer"),
             (self.num_accumulators + 16 * self.blocks_p * self.in_registers > 192, "too many registers"),
             (s.split > 1 and self.num_reductions, "split k with column reductions"),
+            (s.split > 1 and self.problem.contract.row_reductions, "split k with row reductions"),
             (s.stages < 2, "fewer than two stages"),
             (s.multicast and s.split > 1, "multicast with split k"),
             (
