@@ -21,8 +21,8 @@ from blutrain.nova.gpu.emit_region import check_region
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.row_body import RowBody
 from blutrain.nova.gpu.row_combine import check_combined, combine_threads, emit_combine
-from blutrain.nova.gpu.row_stage import stage_bytes, stageable
-from blutrain.nova.kernel import Generic, Kernel, Unsupported
+from blutrain.nova.gpu.row_stage import loads_of, stage_bytes, stageable
+from blutrain.nova.kernel import ITEM_BYTES, Generic, Kernel, Unsupported
 from blutrain.nova.target_gpu import GpuFacts
 
 RESIDENT = 32  # elements of a row that a thread keeps at most
@@ -125,6 +125,15 @@ def _with_blocks(plan: RowPlan, facts: GpuFacts, config: dict) -> dict:
     return {**config, "blocks": max(1, min(groups, facts.sms * resident)) if plan.sums else 0}
 
 
+def _bytes_again(plan: RowPlan, config: dict) -> int:
+    """What later sweeps over swept rows read once more: from the L2, which is hardly faster for so many streams."""
+    if config["form"] != "swept":
+        return 0
+    rows, columns = _sizes(plan)
+    loads = [a for pass_ in plan.passes for a in loads_of(plan, pass_) if any(a.strides[d] for d in plan.row_dims)]
+    return rows * columns * (sum(ITEM_BYTES[a.dtype] for a in loads) - sum(ITEM_BYTES[a.dtype] for a in set(loads)))
+
+
 def generate(kernel: Kernel, facts: GpuFacts, config: dict) -> GpuKernel:
     body = RowBody(kernel, _plan(kernel), config)
     blocks, block, partials = body.emit(), config["block"], body.sums.partials
@@ -145,7 +154,7 @@ def generate(kernel: Kernel, facts: GpuFacts, config: dict) -> GpuKernel:
         workspace_bytes=partials.bytes,
         bytes=kernel.bytes,
         flops=kernel.flops,
-        predicted_us=predicted_us(kernel, facts, len(phases), 2 * partials.bytes),
+        predicted_us=predicted_us(kernel, facts, len(phases), 2 * partials.bytes + _bytes_again(body.plan, config)),
         schedule=f"row, {config['form']}, {config['threads']} threads a row, {config['width']} elements at once, "
         f"{blocks} blocks of {block}",
     )
