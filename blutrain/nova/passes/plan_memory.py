@@ -295,15 +295,33 @@ def pointwise_operands(kernel: Kernel) -> list[set[int]]:
     if not all(_keeps_order(access) for access in (*between, *(access for g in generics for access in g.outputs))):
         return none
     places: dict[int, set[tuple]] = {}
+    readers: dict[int, set[int]] = {}
     for number, generic in enumerate(generics):
         for access in generic.inputs:
             if isinstance(access.source, Operand):
+                readers.setdefault(access.source.index, set()).add(number)
                 pointwise = number in late and (kernel.anchor == "row" or not generic.is_reduction)
                 place = (generic.extents, access.strides, access.offset) if pointwise else ()
                 places.setdefault(access.source.index, set()).add(place)
         for operand in generic.extracts.values():
             places.setdefault(operand.index, set()).add(())
-    return [_fitting(kernel, late, places, result, source) for result, source in enumerate(kernel.yields)]
+    fitting = [_fitting(kernel, late, places, result, source) for result, source in enumerate(kernel.yields)]
+    if kernel.anchor != "row":
+        return fitting
+    # a row is passed over several times: what reads an operand must be done, or lead to the writer, when that writes
+    needed = [_ancestors(generics, source.op) if isinstance(source, Produced) else set() for source in kernel.yields]
+    return [{i for i in found if readers[i] <= before} for found, before in zip(fitting, needed, strict=True)]
+
+
+def _ancestors(generics: list[Generic], number: int) -> set[int]:
+    """An op and those it is made from."""
+    todo, found = [number], set()
+    while todo:
+        op = todo.pop()
+        if op not in found:
+            found.add(op)
+            todo += [access.source.op for access in generics[op].inputs if isinstance(access.source, Produced)]
+    return found
 
 
 def _keeps_order(access: Access) -> bool:
