@@ -125,7 +125,7 @@ class _Block:
     def _run(self, op) -> None:
         if op.name in _OPS:
             result = _OPS[op.name](self, op, *self._in(op))
-            if len(op.results):
+            if len(op.results) and op.name != "scf.for":
                 self.values[op.results[0]] = result
         elif op.name in _ELEMENTWISE:
             with np.errstate(all="ignore"):
@@ -137,19 +137,24 @@ class _Block:
     # --- control
 
     def scf_for(self, op, lower, upper, step, *initial):
-        body = op.regions[0].blocks[0]
-        carried = list(initial)
-        for index in range(int(self._uniform(lower)), int(self._uniform(upper)), int(self._uniform(step))):
-            self.values[body.arguments[0]] = np.full(self.threads, index, _dtype(body.arguments[0].type))
+        """Threads may run for different lengths; those that are done wait, masked."""
+        body, saved, carried = op.regions[0].blocks[0], self.mask, list(initial)
+        index = lower.copy()
+        while (active := saved & (index < upper)).any():
+            self.mask = active
+            self.values[body.arguments[0]] = index
             self.values.update(zip(list(body.arguments)[1:], carried, strict=True))
+            following = carried
             for inner in body.operations:
                 if inner.operation.name == "scf.yield":
-                    carried = self._in(inner.operation)
+                    following = self._in(inner.operation)
                 else:
                     self._run(inner.operation)
+            carried = [_select(self, op, active, new, old) for new, old in zip(following, carried, strict=True)]
+            index = index + step
+        self.mask = saved
         for result, value in zip(op.results, carried, strict=True):
             self.values[result] = value
-        return carried[0] if carried else None
 
     def scf_if(self, op, condition):
         saved = self.mask
@@ -191,7 +196,7 @@ class _Block:
         shape, dtype = _shape(op.results[0].type)
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         data, _ = self._space(op.operands[0])
-        spans = self._spans(op.operands[0], address, size, ir.IntegerAttr(op.attributes["alignment"]).value)
+        spans = self._spans(op.operands[0], address, size, _alignment(op))
         result = np.zeros((self.threads, *shape), dtype)
         result[self.mask] = data[spans].view(dtype).reshape(-1, *shape)
         return result
@@ -200,7 +205,7 @@ class _Block:
         shape, dtype = _shape(op.operands[0].type)
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         data, _ = self._space(op.operands[1])
-        spans = self._spans(op.operands[1], address, size, ir.IntegerAttr(op.attributes["alignment"]).value)
+        spans = self._spans(op.operands[1], address, size, _alignment(op))
         bytes_ = np.ascontiguousarray(value[self.mask]).view(np.uint8).reshape(spans.shape)
         if len(np.unique(spans)) != spans.size:
             raise SimulationError("two threads write the same bytes")
@@ -373,6 +378,10 @@ def _shape(type_: ir.Type) -> tuple[tuple[int, ...], Any]:
     if match := re.fullmatch(r"vector<(\d+)x(\w+)>", text):
         return (int(match[1]),), DTYPES[match[2]]
     return (), np.int64 if text.startswith("!llvm.ptr") else DTYPES[text]
+
+
+def _alignment(op) -> int:
+    return ir.IntegerAttr(op.attributes["alignment"]).value if "alignment" in op.attributes else 1
 
 
 def _dtype(type_: ir.Type) -> Any:

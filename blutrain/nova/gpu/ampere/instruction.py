@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from blutrain.nova.gpu.hopper.builder import Builder, struct
 
 LANES = 32
+HALF_UNIT = 1 << 12  # of TF32, in the bits of an f32
+ROUNDS_TO_INFINITY = "0x7F7FF000"  # the least f32 that TF32 does not hold
 
 
 @dataclass(frozen=True)
@@ -107,15 +109,24 @@ class Multiplier:
         return self.out.pure_asm("cvt.rna.tf32.f32 $0, $1;", "=r,f", [(x, "f32")], "i32")
 
     def _split(self, x: str) -> tuple[str, str]:
-        """x = big + small + 2^-22 x: both in TF32. Where big is infinite or NaN, small is 0.
+        """x = big + small + 2^-22 x, both in TF32 (as i32), rounded as cvt.rna does.
 
-        `small` is finite: half a unit of TF32 added to its bits rounds as cvt.rna does, for one instruction.
+        Half a unit is added to the bits, the low ones fall off. What is not finite, or would not be once rounded, goes
+        to `small` whole and `big` is 0: so infinite factors meet only the other factor's big part, which has its sign,
+        and never its small one.
         """
-        out = self.out
-        big = self._round(x)
+        out, half = self.out, self.out.name(HALF_UNIT)
+
+        def integer(op: str, a: str, b: str) -> str:
+            return out.value(f"arith.{op} {a}, {b} : i32")
+
+        bits = out.value(f"llvm.bitcast {x} : f32 to i32")
+        size = out.value(f"math.absf {x} : f32")
+        finite = out.value(f"arith.cmpf olt, {size}, {out.constant(ROUNDS_TO_INFINITY, 'f32')} : f32")
+        big = integer("andi", integer("addi", bits, half), out.name(-2 * HALF_UNIT))
         rest = out.value(f"arith.subf {x}, {self._float(big)} : f32")
-        size = out.value(f"math.absf {self._float(big)} : f32")
-        finite = out.value(f"arith.cmpf olt, {size}, {out.constant('0x7F800000', 'f32')} : f32")
-        rest = out.value(f"arith.select {finite}, {rest}, {out.constant('0.0', 'f32')} : f32")
-        half_unit = out.name(1 << 12)
-        return big, out.value(f"arith.addi {out.value(f'llvm.bitcast {rest} : f32 to i32')}, {half_unit} : i32")
+        small = integer("addi", out.value(f"llvm.bitcast {rest} : f32 to i32"), half)
+        return (
+            out.value(f"arith.select {finite}, {big}, {out.name(0)} : i32"),
+            out.value(f"arith.select {finite}, {small}, {bits} : i32"),
+        )

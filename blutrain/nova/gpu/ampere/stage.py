@@ -41,8 +41,9 @@ class Stager:
         self.pieces = self.shared.lines * per_line
         numbers = range(0, max(self.pieces, tiles.threads), tiles.threads)
         self.places = [Place(i // per_line, i % per_line * self.lanes) for i in numbers]
-        self.line = out.div(thread, per_line)
-        self.element = out.mul(out.rem(thread, per_line), self.lanes)
+        piece = out.rem(thread, self.pieces) if self.pieces < tiles.threads else thread
+        self.line = out.div(piece, per_line)
+        self.element = out.mul(out.rem(piece, per_line), self.lanes)
         self.thread = thread
         offset = self.shared.offset(out, self.line, out.mul(self.element, self.shared.item))
         self.shared_offset = out.add(offset, base)
