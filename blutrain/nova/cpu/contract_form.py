@@ -65,7 +65,8 @@ class Store:
 
 @dataclass(frozen=True)
 class ColumnReduction:
-    """A reduction of an epilogue's value over batch and m: one value for each n.
+    """A reduction of an epilogue's value over batch and m: one value for each n. (Of `row_reductions`: over n, one value
+    for each m.)
 
     `value` is the reducing generic's region up to its combiner, as (generic, indices, arguments); `outputs` are
     stores of maps of the reduced value, in which `Accumulated` stands for it.
@@ -92,7 +93,8 @@ class Factor:
 class Contract:
     """A contract kernel.
 
-    `axes[name]` lists contraction dimensions, outermost first; `rows` varies along m, `columns` along n.
+    `axes[name]` lists contraction dimensions, outermost first; `rows` varies along m, `columns` along n. There are
+    `row_reductions` only where the reader was asked for them.
     """
 
     kernel: Kernel
@@ -104,6 +106,7 @@ class Contract:
     init: Load | None
     stores: tuple[Store, ...]
     reductions: tuple[ColumnReduction, ...]
+    row_reductions: tuple[ColumnReduction, ...] = ()
 
     def extent(self, axis: str) -> int:
         return math.prod(self.generic.extents[d] for d in self.axes[axis])

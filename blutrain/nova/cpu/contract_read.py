@@ -25,14 +25,17 @@ from blutrain.nova.cpu.contract_form import (
 from blutrain.nova.kernel import Access, Generic, Index, Kernel, Operand, Produced, Source, Splat, Unsupported
 
 
-def read_contract(kernel: Kernel) -> Contract:
-    """Raises `Unsupported` with the reason where the kernel is not a contraction that this generator takes."""
-    return _Reader(kernel).read()
+def read_contract(kernel: Kernel, row_reductions: bool = False) -> Contract:
+    """Raises `Unsupported` with the reason where the kernel is not a contraction that this generator takes.
+
+    row_reductions: whether it takes reductions over the columns of a product without batch, too.
+    """
+    return _Reader(kernel, row_reductions).read()
 
 
 class _Reader:
-    def __init__(self, kernel: Kernel):
-        self.kernel, self.ops = kernel, kernel.generics
+    def __init__(self, kernel: Kernel, row_reductions: bool):
+        self.kernel, self.ops, self.row_reductions = kernel, kernel.generics, row_reductions
         if len(self.ops) != len(kernel.ops):
             raise Unsupported("contract: a gather or scatter beside the product")
         anchors = [i for i, op in enumerate(self.ops) if op.is_anchor]
@@ -53,7 +56,9 @@ class _Reader:
         axes, order = self._axes(values)
         rows, columns = _factors(generic, values, order)
         stores, reductions = self._results(axes)
-        return Contract(self.kernel, generic, axes, dtype, rows, columns, self._init(), stores, reductions)
+        by_column = tuple(r for r in reductions if self._kept(r) == set(axes["n"]))
+        by_row = tuple(r for r in reductions if r not in by_column)
+        return Contract(self.kernel, generic, axes, dtype, rows, columns, self._init(), stores, by_column, by_row)
 
     # --- expressions
 
@@ -198,14 +203,21 @@ class _Reader:
         if len(generic.outputs) != 1:
             raise Unsupported("contract: a column reduction with several results")
         indices = self._place(op)
-        kept = {indices[d].dim for d in range(len(indices)) if d not in generic.reduction_dims}
-        if kept != set(axes["n"]):
-            raise Unsupported("contract: a reduction of the product that is not over all rows")
         arguments = tuple(self.expression(access, indices) for access in generic.inputs)
         output = generic.outputs[0]
         if isinstance(output.source, Produced):
             raise Unsupported("contract: a column reduction that starts from a computed value")
-        return ColumnReduction(generic, indices, arguments, self.expression(output, indices), outputs)
+        reduction = ColumnReduction(generic, indices, arguments, self.expression(output, indices), outputs)
+        if self._kept(reduction) == set(axes["n"]):
+            return reduction
+        if not self.row_reductions or axes["batch"] or self._kept(reduction) != set(axes["m"]):
+            raise Unsupported("contract: a reduction of the product that is not over all rows")
+        return reduction
+
+    def _kept(self, reduction: ColumnReduction) -> set[int | None]:
+        """The contraction's dimensions that a reduction leaves."""
+        reduced = reduction.generic.reduction_dims
+        return {index.dim for d, index in enumerate(reduction.indices) if d not in reduced}
 
     def _column_store(self, source: Produced, reducer: int, indices: tuple[Index, ...], target: Access) -> Store:
         return Store(self._column_value(source, reducer, indices), target)

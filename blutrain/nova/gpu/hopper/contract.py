@@ -34,9 +34,9 @@ def supports(kernel: Kernel, facts: GpuFacts) -> str | None:
         for generic in kernel.generics:
             check_block(generic.block)
             check_region(generic.block)
-        for reduction in problem.contract.reductions:
+        for reduction in (*problem.contract.reductions, *problem.contract.row_reductions):
             if Combiner(reduction).dtype != "f32":
-                return "hopper: a column reduction that is not f32"
+                return "hopper: a reduction that is not f32"
         configurator.configure(problem, facts)
     except Unsupported as reason:
         return str(reason)
@@ -77,10 +77,10 @@ def generate(kernel: Kernel, facts: GpuFacts, config: dict[str, Any]) -> GpuKern
     phase("product", grid, tiles.threads, lambda o, _: _emit_product(o, tiles), maps, 0, shared, cluster)
     if tiles.in_workspace:
         phase("sum", (split.sum_blocks(tiles), 1, 1), WARPGROUP, lambda o, _: split.emit_sum(o, tiles))
-    if problem.contract.reductions:
-        blocks, bytes_ = columns.blocks(tiles), columns.shared_bytes()
-        emit = lambda o, s: columns.emit_columns(o, tiles, s)
-        phase("columns", (blocks, 1, 1), columns.THREADS, emit, static=bytes_)
+    for part, partials in (("columns", columns.of_columns(tiles)), ("rows", columns.of_rows(tiles))):
+        if partials.reductions:
+            emit = lambda o, s, p=partials: columns.emit_totals(o, tiles, p, s)
+            phase(part, (partials.blocks, 1, 1), columns.THREADS, emit, static=columns.shared_bytes())
     return GpuKernel(
         text=module.text(),
         target=TARGET,

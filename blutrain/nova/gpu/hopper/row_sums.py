@@ -16,7 +16,6 @@ from blutrain.nova.gpu.hopper.values import Origin, Run, Values
 if TYPE_CHECKING:
     from blutrain.nova.gpu.hopper.epilogue import Epilogue
     from blutrain.nova.gpu.hopper.mainloop import Consumer, Place
-    from blutrain.nova.gpu.hopper.tiles import Tiles
 
 
 class RowSums:
@@ -71,15 +70,5 @@ class RowSums:
             share = out.add(out.mul(share, tiles.schedule.slots), self.consumer.slot)
             share = out.add(out.mul(share, 4), warp)
         first = out.pointer("%workspace", tiles.row_sums_offset, "i8")
-        row = out.add(share, number * row_shares(tiles))
-        return out.pointer(first, out.widen(out.add(out.mul(row, row_pitch(tiles)), self.origin.m)), "f32")
-
-
-def row_shares(tiles: Tiles) -> int:
-    """Partial values of a row."""
-    return tiles.tiles_n * (1 if tiles.p_axis == "m" else 4 * tiles.schedule.slots)
-
-
-def row_pitch(tiles: Tiles) -> int:
-    """Elements from one partial value of a row to the next."""
-    return tiles.tiles_m * tiles.schedule.tile_m
+        row = out.add(share, number * tiles.row_shares)
+        return out.pointer(first, out.widen(out.add(out.mul(row, tiles.row_pitch), self.origin.m)), "f32")

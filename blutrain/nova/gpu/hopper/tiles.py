@@ -265,14 +265,24 @@ class Tiles:
         return self.tiles_n * self.schedule.tile_n
 
     @property
+    def row_shares(self) -> int:
+        """Partial sums of a row: of each tile column, or of each warp's share of one."""
+        return self.tiles_n * (4 * self.schedule.slots if self.p_axis == "n" else 1)
+
+    @property
+    def row_pitch(self) -> int:
+        """Elements from one partial sum of a row to the next."""
+        return self.tiles_m * self.schedule.tile_m
+
+    @property
     def row_sums_offset(self) -> int:
         """Bytes from the workspace's start to the partial row sums."""
         return self.sums_row_offset + self.num_reductions * self.sums_rows * self.sums_pitch * 4
 
     @property
     def workspace_bytes(self) -> int:
-        partials = row_shares(self) * row_pitch(self) * 4
-        return self.row_sums_offset + len(self.problem.contract.row_reductions) * partials
+        partials_bytes = self.row_shares * self.row_pitch * 4
+        return self.row_sums_offset + len(self.problem.contract.row_reductions) * partials_bytes
 
     def side(self, axis: str) -> Side:
         """The factor as the main phase reads it."""
