@@ -16,7 +16,7 @@ from . import engine, tape
 from .checkpoint import checkpoint
 from .function import Function
 from .gradcheck import gradcheck
-from .hooks import register_hook, register_post_accumulate_grad_hook, retain_grad
+from .hooks import reducer_of, register_hook, register_post_accumulate_grad_hook, retain_grad, syncing
 from .mode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from .saved import saved_tensors_hooks
 
@@ -42,10 +42,12 @@ dispatch.tape = SimpleNamespace(
     packs=tape.packs,
     reachable=engine.reachable,
     record=tape.record,
+    reducer_of=reducer_of,
     release=tape.release,
     relink=tape.relink,
     run_backward=engine.run_backward,
     run_grad=engine.run_grad,
+    syncing=syncing,
 )
 
 

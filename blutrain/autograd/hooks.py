@@ -10,6 +10,7 @@ from ..tensor.tensor import Tensor, structure_epoch
 from .tape import node_of
 
 _ids = itertools.count()
+syncing: list = []  # the reducers that are at work now, in the order they were made
 
 
 class Hooks:
@@ -17,7 +18,7 @@ class Hooks:
 
     reducer: what adds up this leaf's gradients over processes (distributed/reducer.py), or None. It is no hook of user
     code: the engine tells it `ready(leaf)` once the gradient is there, and `finish()` at the end of a backward; nova
-    takes its work into the program.
+    takes its work into the program. One that is not in `syncing` is not told.
     """
 
     __slots__ = ("accumulated", "grad", "reducer")
@@ -96,7 +97,7 @@ def set_reducer(leaf: Tensor, reducer) -> None:
 def reducer_of(leaf: Tensor):
     """What adds up this leaf's gradients over processes in a backward now, or None."""
     reducer = None if leaf._hooks is None else leaf._hooks.reducer
-    return reducer if reducer is not None and reducer.is_syncing else None
+    return reducer if reducer is not None and reducer in syncing else None
 
 
 def register_hook(x: Tensor, hook) -> HookHandle:

@@ -23,6 +23,7 @@ from .group import Work, flush_pending, get_group
 
 OPS = ("sum", "mean", "max")
 _NOT_COMPILED = Unsupported("a collective inside a compiled call runs by the eager rules")
+COLLECTIVE = frozenset(("collective",))
 _GROUP = NotDifferentiable("it moves data from one rank to another; use all_reduce, broadcast, all_gather")
 
 
@@ -75,6 +76,7 @@ ALL_REDUCE = define(
     eager=_eager_all_reduce,
     vjp=_vjp_all_reduce,
     nova=_NOT_COMPILED,
+    tags=COLLECTIVE,
     doc='all_reduce(x, *, op): the "sum", "mean" or "max" over all ranks, element by element; the same on each.',
 )
 
@@ -120,6 +122,7 @@ BROADCAST = define(
     eager=_eager_broadcast,
     vjp=_vjp_broadcast,
     nova=_NOT_COMPILED,
+    tags=COLLECTIVE,
     doc="broadcast(x, *, src): the x of rank `src`; shapes and dtypes are equal on all ranks.",
 )
 
@@ -161,6 +164,7 @@ ALL_GATHER = define(
     eager=_eager_all_gather,
     vjp=_vjp_all_gather,
     nova=_NOT_COMPILED,
+    tags=COLLECTIVE,
     doc="all_gather(x, *, size): the x of all ranks one after the other, along the first dimension.",
 )
 
@@ -205,6 +209,7 @@ REDUCE_SCATTER = define(
     eager=_eager_reduce_scatter,
     vjp=_vjp_reduce_scatter,
     nova=_NOT_COMPILED,
+    tags=COLLECTIVE,
     doc="reduce_scatter(x, *, op, size): part number `rank` of `size` equal ones of what all_reduce(x) gives.",
 )
 
@@ -244,6 +249,7 @@ SEND = define(
     eager=_eager_send,
     vjp=_GROUP,
     nova=_NOT_COMPILED,
+    tags=COLLECTIVE,
     num_results=0,
     doc="send(x, *, dst, tag): rank `dst` gets x by a recv; no result.",
 )
@@ -278,6 +284,7 @@ RECV = define(
     eager=_eager_recv,
     vjp=_GROUP,
     nova=_NOT_COMPILED,
+    tags=COLLECTIVE,
     doc="recv(like, *, src, tag): what rank `src` sends, a tensor of the shape and dtype of `like`.",
 )
 
@@ -294,6 +301,7 @@ BARRIER = define(
     eager=lambda xp, *, device=None: _eager_barrier(device or cpu),
     vjp=_GROUP,
     nova=_NOT_COMPILED,
+    tags=COLLECTIVE,
     num_results=0,
     doc="barrier(*, device): returns once all ranks have called it; no result.",
 )

@@ -19,6 +19,7 @@ from ..errors import message
 from ..nn.module import Module
 from ..tensor import generator as random
 from ..tensor.creation import tensor
+from ..tensor.dtype import float64
 from ..tensor.ops.effect import assign
 from ..tensor.tensor import Tensor
 from .collectives import all_reduce, broadcast
@@ -67,24 +68,22 @@ class DataParallel(Module):
         """
         if loss is None and weight:
             raise ValueError(message("DataParallel.backward", "a weight without a loss", got=repr(weight)))
-        share = self._share(0 if loss is None else weight)
         if loss is None:
+            self._share(0.0)
             self._add_nothing()
-        elif share == 1.0:
+        elif weight is None:
             loss.backward()
         else:
-            loss.backward(tensor(share, dtype=loss.dtype, device=loss.device))
+            loss.backward(self._share(float(weight)).to(loss.dtype))
 
-    def _share(self, weight: Any) -> float:
-        """This rank's weight in units of the average weight."""
-        if weight is None:
-            return 1.0
-        mine = float(weight)
-        total = all_reduce(tensor(mine, dtype="float64"), "sum").item()
-        if mine < 0 or not total > 0:
-            got = f"{mine} here, {total} on all ranks"
+    def _share(self, weight: float) -> Tensor:
+        """This rank's weight in units of the average weight, float64. On a GPU the host does not wait for it."""
+        device = self._reducer.buckets[0].device
+        total = all_reduce(tensor(weight, dtype=float64, device=device), "sum")
+        if weight < 0 or (device.is_cpu and not total.item() > 0):
+            got = f"{weight} here, {total.item()} on all ranks"
             raise ValueError(message("DataParallel.backward", "weights must be positive", got=got))
-        return mine * self._reducer.group.size / total
+        return weight * self._reducer.group.size / total
 
     def _add_nothing(self) -> None:
         """A backward of zero for every parameter."""
@@ -97,11 +96,11 @@ class DataParallel(Module):
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Inside, backward adds to the gradients of this rank alone; the first one outside averages their sums."""
-        before, self._reducer.is_syncing = self._reducer.is_syncing, False
+        before = self._reducer.set_syncing(False)
         try:
             yield
         finally:
-            self._reducer.is_syncing = before
+            self._reducer.set_syncing(before)
 
     # ---------------------------------------------------------------- ranks are alike
 

@@ -26,6 +26,7 @@ from .store import Client, Server
 from .watch import Entry, Watch
 
 END_SECONDS = 30.0  # how long a rank that is done waits for the others before it leaves MPI
+LEAVE_SECONDS = 5.0  # how long rank 0 then stays for ranks that are slower in leaving
 SPIN_SECONDS, LONGEST_PAUSE = 100e-6, 1e-3  # a wait asks in a loop for so long, then with growing pauses
 
 
@@ -176,6 +177,10 @@ class ProcessGroup:
                 self._nccl.close()
             if self._mpi is not None:
                 self._mpi.close()
+        self.watch.close()
+        self.store.close()
+        if self._server is not None:
+            self._server.wait_until_left(LEAVE_SECONDS)
 
     def _abort(self) -> None:
         if self._nccl is not None:
@@ -234,9 +239,12 @@ def destroy_process_group() -> None:
 
 
 def flush_pending() -> None:
-    """Compute what nova has recorded: collectives run in the order in which the program called them, on every rank."""
-    if dispatch.recorder is not None and not dispatch.recorder.recording:
-        dispatch.recorder.flush()
+    """Compute what nova has recorded if collectives are part of it: they run in the order in which the program called
+    them, on every rank.
+    """
+    recorder = dispatch.recorder
+    if recorder is not None and not recorder.recording and recorder.holds_collectives():
+        recorder.flush()
 
 
 def _hook_exceptions(group: ProcessGroup) -> None:

@@ -145,7 +145,7 @@ class Job:
         """Until all ranks have ended; the one whose failure was the first, None where none failed."""
         while True:
             running = [rank for rank in self.ranks if rank.poll() is None]
-            if any(rank.failed for rank in self.ranks):
+            if any(rank.failed for rank in self.ranks) or self.interrupts:
                 break
             if not running:
                 self.output.close()
@@ -153,7 +153,7 @@ class Job:
             time.sleep(POLL_SECONDS)
         self._end_the_others()
         self.output.close()
-        return self._first_failure()
+        return self._first_failure() if any(rank.failed for rank in self.ranks) else None
 
     def _end_the_others(self) -> None:
         """Nobody can go on without the rank that failed."""
@@ -206,10 +206,10 @@ def run(options: argparse.Namespace) -> int:
                 _check_port(options.master_addr or "127.0.0.1", port)
             current.append(Job(options, port, job_id, attempt))
             failure = current[-1].wait()
-            if failure is None:
-                return 0
             if current[-1].interrupts:
                 return 130
+            if failure is None:
+                return 0
             report(failure, current[-1].output)
             if attempt < options.max_restarts:
                 print(f"launch: starting all ranks again ({attempt + 1} of {options.max_restarts})", file=sys.stderr)

@@ -57,7 +57,12 @@ class _Service:
     def run(self, connection: socket.socket) -> None:
         with connection.makefile("rw", encoding="ascii", newline="\n") as lines:
             for line in lines:
-                lines.write(self.answer(line) + "\n")
+                try:
+                    answer = self.answer(line)
+                except (OSError, ValueError):  # the store is gone, and with it rank 0
+                    connection.shutdown(socket.SHUT_RDWR)  # the library gives up instead of waiting
+                    return
+                lines.write(answer + "\n")
                 lines.flush()
 
     def answer(self, line: str) -> str:

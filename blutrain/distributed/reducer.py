@@ -10,35 +10,49 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy
-
+from ..autograd.hooks import syncing
 from ..errors import message
 from ..tensor import dispatch
 from ..tensor.aval import Aval
-from ..tensor.device import cpu
 from ..tensor.primitive import Collective, NotDifferentiable, define
 from ..tensor.tensor import Tensor
 from .buckets import Bucket, plan_buckets
+from .collectives import COLLECTIVE
 from .group import ProcessGroup, get_group
 
 _reducers: list[Reducer] = []
 
 
 class Reducer:
-    """For the parameters (name, tensor) that are given. `is_syncing`: whether a backward reduces (see no_sync)."""
+    """For the parameters (name, tensor) that are given; `number`: the same on all ranks."""
 
     def __init__(
         self, named_parameters: list[tuple[str, Tensor]], group: ProcessGroup, cap_bytes: int, find_unused: bool
     ):
         self.group, self.find_unused = group, find_unused
-        self.is_syncing = group.size > 1
-        self.number = len(_reducers)  # the same on all ranks, which make their reducers in one order
+        self.number = len(_reducers)  # all ranks make their reducers in one order
         _reducers.append(self)
+        self.set_syncing(group.size > 1)
         self.buckets = plan_buckets(named_parameters, cap_bytes)
         self._place = {id(m.parameter): (b, i) for b in self.buckets for i, m in enumerate(b.members)}
         self._flat: dict[int, Any] = {}  # bucket -> its array
         self._views: dict[int, list[Tensor]] = {}  # bucket -> the members' gradients
         self._reset()
+
+    @property
+    def is_syncing(self) -> bool:
+        """Whether a backward now averages gradients."""
+        return self in syncing
+
+    def set_syncing(self, wanted: bool) -> bool:
+        """Whether backwards from now on average gradients; returns what was set before."""
+        before = self.is_syncing
+        if wanted and not before:
+            syncing.append(self)
+            syncing.sort(key=lambda reducer: reducer.number)
+        elif before and not wanted:
+            syncing.remove(self)
+        return before
 
     def _reset(self) -> None:
         self._missing = {b.number: {id(m.parameter) for m in b.members} for b in self.buckets}
@@ -115,9 +129,11 @@ class Reducer:
     def _drop_unused(self, mine: set[int]) -> None:
         """Parameters that no rank used have no gradient, as in a single process."""
         members = [m for b in self.buckets for m in b.members]
-        used = numpy.array([id(m.parameter) not in mine for m in members], numpy.uint8)
-        self.group.run(cpu, "which parameters are used", "all_reduce", used, used, "max")
-        for member, flag in zip(members, used, strict=True):
+        device = self.buckets[0].device
+        with device.activate():
+            used = device.xp.array([id(m.parameter) not in mine for m in members], "uint8")
+            self.group.run(device, "which parameters are used", "all_reduce", used, used, "max")
+        for member, flag in zip(members, used.tolist(), strict=True):
             if not flag:
                 member.parameter.grad = None
 
@@ -192,6 +208,7 @@ REDUCE_BUCKET = define(
     vjp=NotDifferentiable("gradients are averaged after backward; use all_reduce inside of it"),
     nova=Collective("bucket", start_bucket, wait_bucket),
     num_results=-1,
+    tags=COLLECTIVE,
     doc=(
         "reduce_bucket(*grads, *, reducer, bucket, offsets, size): the averages over all ranks of the gradients in one "
         "bucket, each `offsets[i]` elements into a flat vector of `size`."

@@ -31,6 +31,7 @@ class Server:
         self.values: dict[str, Any] = {}
         self.states: dict[int, dict[str, Any]] = {}
         self.lost: dict[int, str] = {}
+        self._others = 0  # connections of other ranks
         self._changed = threading.Condition()
         self._listener = _listen(address, port)
         self.port = self._listener.getsockname()[1]
@@ -53,12 +54,24 @@ class Server:
                     request = json.loads(line)
                     if request["do"] == "hello":
                         rank, watched = request["rank"], request["watched"]
+                        self._count(rank, 1)
                     lines.write(json.dumps(self._answer(request)) + "\n")
                     lines.flush()
         except (OSError, ValueError):
             pass
+        self._count(rank, -1)
         if watched and self.states.get(rank, {}).get("end") is None:
             self._lose(rank, "its process is gone")
+
+    def _count(self, rank: int | None, change: int) -> None:
+        with self._changed:
+            self._others += change if rank else 0
+            self._changed.notify_all()
+
+    def wait_until_left(self, seconds: float) -> None:
+        """Rank 0 ends last: until no other rank needs the store."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._others, seconds)
 
     def _lose(self, rank: int, why: str) -> None:
         with self._changed:

@@ -110,6 +110,10 @@ class Watch:
         self._end = "ended"
         self._beat()
 
+    def close(self) -> None:
+        """Take leave of the store."""
+        self._client.close()
+
     def all_finished(self) -> bool:
         """Whether every rank has ended as it should."""
         self._beat()

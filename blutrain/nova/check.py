@@ -19,6 +19,7 @@ from .interpret import interpret
 from .kernel_reader import tensor_type
 from .log import Log
 from .passes.step_launches import StepLaunches
+from .plan import Callback
 from .program import Program, precision_of
 from .reference import run_kernel
 
@@ -62,6 +63,8 @@ def _locate(program: Program, wrong: list[int], precision: str | None) -> None:
     with create_context(), ir.Location.unknown():
         module, _ = lower(program.trace, program.facts, precision)
         for index, (launch, step) in enumerate(zip(plan.launches, StepLaunches(module).launches, strict=True)):
+            if isinstance(launch, Callback):  # other processes take no part in this
+                continue
             types = [tensor_type(v.type) for v in (*step.op.operands, *step.op.results)]
             views = [executable.view(ref, t.shape, t.dtype) for ref, t in zip(launch.operands, types, strict=True)]
             count = len(step.op.operands)

@@ -12,6 +12,7 @@ GRAPH = (
     "expand_indices",
     "canonicalize",
     "choose_saved",
+    "insert_buckets",
 )
 
 # From simple primitives to a host program.

@@ -72,6 +72,22 @@ class Check:
     location: str = ""
 
 
+@dataclass(frozen=True)
+class Bucket:
+    """A vector of `size` elements at `place` that a collective reduces: the lowering (`primitive.Collective`) of the
+    record `primitive`, called with `attributes`, by the callbacks READY (it is whole) and WAIT (it has to be reduced),
+    whose argument is its number."""
+
+    place: BufferRef
+    size: int
+    dtype: str
+    primitive: str
+    attributes: dict[str, Any]
+
+
+READY, WAIT = "nova_ddp_bucket_ready", "nova_ddp_bucket_wait"
+
+
 class CheckFailure(NamedTuple):
     """A value check that failed in a run: its number, the flag's value, and what the run was given as its context."""
 
@@ -91,6 +107,8 @@ class ProgramPlan:
     outputs: tuple[OutputSpec, ...] = ()
     constants: tuple[bytes, ...] = ()
     checks: tuple[Check, ...] = ()
+    buckets: tuple[Bucket, ...] = ()
+    guard: BufferRef | None = None  # the i32 that launches which write state are predicated on, where there are checks
 
     def check(self) -> None:
         """Raises NovaError unless every launch names an existing kernel and every reference lies inside its buffer."""

@@ -20,9 +20,11 @@ import numpy
 
 from .. import config
 from ..errors import CheckError, message
+from ..tensor import dispatch
 from ..tensor.device import Device
 from ..tensor.ops.composite.check import describe
 from ..tensor.tensor import Tensor, storage_epoch
+from .collective_calls import CollectiveCalls
 from .interpret import interpret
 from .log import Log, array_of
 from .plan import BufferRef, CheckFailure, ProgramPlan
@@ -47,6 +49,14 @@ def compile_trace(trace: Trace, options: CompileOptions | None = None) -> Progra
     Errors: NovaError for an operation that nova cannot compile, and for a fault; MemoryError for a plan over
     `options.memory_limit`.
     """
+    dispatch.busy = "compiling"
+    try:
+        return _compile_trace(trace, options)
+    finally:
+        dispatch.busy = ""
+
+
+def _compile_trace(trace: Trace, options: CompileOptions | None) -> Program:
     facts = facts_of(trace.device)
     precision = precision_of(trace.device, options.precision if options is not None else None)
     limit = options.memory_limit if options is not None else None
@@ -123,6 +133,7 @@ class Program:
         executable.result_block(small)
         self._small = [trace.outputs[i] for i in small]
         self._large = [(v, i) for i, v in enumerate(trace.outputs) if sizes[i] > SMALL_BYTES]
+        self._calls = CollectiveCalls(executable)
         if executable.is_asynchronous:
             _unsettled.add(self)
 
@@ -137,6 +148,7 @@ class Program:
         self._bind(log)
         results = {value: executable.new_output(index) for value, index in self._large}
         executable.launch(log.counts)
+        self._calls.raise_fault()
         if not executable.is_asynchronous and (failure := executable.failed_check()) is not None:
             self._report(log, failure)
         results.update(zip(self._small, executable.take_results(), strict=True))
@@ -180,16 +192,20 @@ class Program:
         return self.executable.address(array) % self.executable.alignment == 0
 
     def profile(self, rounds: int = 3) -> list[float]:
-        """Microseconds of each launch (the least of `rounds`), on what is bound; state is saved and put back."""
+        """Microseconds of each launch (the least of `rounds`), on what is bound; state is saved and put back, and no
+        other process is needed: collectives do nothing.
+        """
         views = [
             self.executable.view(BufferRef("input", i), spec.shape, spec.dtype)
             for i, spec in enumerate(self.executable.plan.inputs)
             if spec.role == "state"
         ]
         saved = [view.copy() for view in views]
+        self._calls.is_silent = True
         try:
             return [min(times) for times in zip(*(self.executable.profile() for _ in range(rounds)), strict=True)]
         finally:
+            self._calls.is_silent = False
             for view, copy in zip(views, saved, strict=True):
                 view[...] = copy
 

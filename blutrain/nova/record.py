@@ -305,6 +305,10 @@ class Recorder(GradientEvents):
                 written.update({id(t): t for v, t in step.captured if v in states})
         return written
 
+    def holds_collectives(self) -> bool:
+        """Whether what is pending has to meet other processes."""
+        return self.log is not None and any(step.has_collectives for step in self.log.steps)
+
     def flush(self) -> None:
         """Execute what is pending."""
         if self.log is None:

@@ -196,6 +196,11 @@ class Step:
         self._arrays_epoch = -1
 
     @property
+    def has_collectives(self) -> bool:
+        """Whether the event has to meet other processes: bucket reductions end a backward, others stand in a body."""
+        return any("collective" in node.prim.tags for node in reversed(self.nodes))
+
+    @property
     def has_gradients(self) -> bool:
         """Whether a backward is part of the sequence that ends here, or may follow."""
         return any(step.key[0] == "call" and step.key[2][1] for step in self.path())

@@ -28,6 +28,7 @@ from .tensor import Tensor, aval_of
 #   get_grad(parameter) -> Tensor | None, set_grad(parameter, value)
 #   materialize(tensor)                             a pending tensor's value is wanted: set `_array`, clear `_pending`
 #   settle()                                        the host reads values of a GPU: raise what checks there found
+#   holds_collectives() -> bool, flush()            is one among what is pending; compute what is pending
 #   write(tensor)                                   a real tensor is about to be written in place: flush on conflict
 recorder: Any = None
 _PLAIN = frozenset((bool, int, float))

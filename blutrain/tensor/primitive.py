@@ -153,6 +153,7 @@ class Primitive:
         `attrs` (a dict), `needs` (a bool per operand). A grad is None where that result got no gradient.
     compose(*tensors, **attrs): the meaning in simple primitives (composites only).
     tags: "view": the eager result may share the operand's memory (then it is a view of it, as in PyTorch).
+        "collective": other processes take part; they run in the order in which the program calls them.
     num_results: how many results; -1: as many as `infer` gives (always a tuple).
     prepare(*avals, **attrs) -> function(*arrays): for speed, the eager rule with NumPy specialised to these avals
         (optional; the same result).

@@ -57,6 +57,14 @@ STRUCTURAL = {
         (1, 2, 3, 4),
         _LOSS,
     ),
+    "bucket_ready": Structural(
+        "(tensors...): they are parts of the result, a vector that the host program starts to reduce (by the "
+        "collective `primitive` with the other attributes) once they are there; part i begins at `offsets[i]`.",
+        None,
+        (1,),
+        {"primitive": ir.StringAttr, "offsets": ir.DenseI64ArrayAttr},
+    ),
+    "bucket_wait": Structural("(vector of bucket_ready): the same memory, once it is reduced.", (1,), (1,)),
     "kernel": Structural(
         "A kernel: a block, isolated from above.", None, None, {"anchor": ir.StringAttr}, num_regions=1
     ),

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from mlir import ir
 
-from ..dialect.graph import EFFECTS, Graph
+from ..dialect.graph import Graph, has_effect
 from . import dce
 from .canonicalize_arithmetic import rules_for as arithmetic_rules
 from .canonicalize_movement import rules_for as movement_rules
@@ -51,7 +51,7 @@ class _Walk:
 
     def simplify(self, op: ir.Operation | None) -> None:
         """Apply rules to `op`, then to what stands in its place, until none fits."""
-        while op is not None and op.name not in EFFECTS:
+        while op is not None and not has_effect(op):
             rules = self.rules.get(op.name)
             if rules is None:
                 rules = self.rules[op.name] = (*movement_rules(op.name), *arithmetic_rules(op.name), self._known_number)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from mlir import ir
 
-from ..dialect.graph import EFFECTS, Graph
+from ..dialect.graph import Graph, has_effect
 
 NAME = "cse"
 
@@ -28,7 +28,7 @@ def run(module: ir.Module, facts) -> None:
     graph = Graph(module)
     seen: dict[tuple, ir.Operation] = {}
     for op in graph.operations():
-        if op.name in EFFECTS:
+        if has_effect(op):
             continue
         first = seen.setdefault(operation_key(op), op)
         if first is not op:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from mlir import ir
 
-from ..dialect.graph import EFFECTS, Graph
+from ..dialect.graph import Graph, has_effect
 
 NAME = "dce"
 
@@ -25,7 +25,7 @@ def run(module: ir.Module, facts) -> None:
     live: set[ir.Value] = set()
     dead: list[ir.Operation] = []
     for op in reversed(Graph(module).operations()):
-        if op.name in EFFECTS or any(r in live for r in op.results):
+        if has_effect(op) or any(r in live for r in op.results):
             live.update(op.operands)
         else:
             dead.append(op)

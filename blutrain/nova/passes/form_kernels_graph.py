@@ -306,6 +306,8 @@ def _sink(node: Node) -> None:
 
 _STRUCTURAL = {
     "constant": _elementwise,
+    "bucket_ready": _lookup,
+    "bucket_wait": _lookup,
     "assign": _sink,
     "check": _sink,
 }

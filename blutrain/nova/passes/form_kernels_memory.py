@@ -2,6 +2,7 @@
 
 - A *window*: whole rows cut from a tensor that is stored, `x[a:b]`. Readers get the address of row a; kernels that read
   equal windows have one text, whatever a is.
+- A *bucket* (insert_buckets): a vector whose parts kernels write, reduced in place by calls of the host program.
 - A *join*: tensors one behind the other along the first dimension, each of which a kernel makes for this alone. They are
   written to their places in the result.
 
@@ -17,6 +18,8 @@ from math import prod
 from ..kernel import ALIGNMENT_BYTES
 from .form_kernels_graph import RESHAPE, SINK, Node, StepGraph, Value
 
+BUCKET = ("bucket_ready", "bucket_wait")
+
 
 def memory_of(value: Value) -> Value:
     """The value whose memory `value` is: itself, or what it is a reshape of."""
@@ -26,7 +29,14 @@ def memory_of(value: Value) -> Value:
 
 
 def mark_memory(graph: StepGraph, roots: set[int]) -> None:
-    """Set `is_memory` on windows and joins, and make them roots. `roots` are the numbers of all others."""
+    """Set `is_memory` on buckets, windows and joins, and make them roots. `roots` are the numbers of all others."""
+    taken: set[int] = set()
+    for node in graph.nodes:
+        if node.name in BUCKET or _is_average(graph, node):
+            node.is_memory = True
+            roots.add(node.number)
+        if node.name in BUCKET:
+            taken.update(memory_of(value).number for value in node.operands)
     windows = [node for node in graph.nodes if node.number not in roots and _is_window(node)]
     cuts: dict[int, int] = {}
     for node in windows:
@@ -39,7 +49,6 @@ def mark_memory(graph: StepGraph, roots: set[int]) -> None:
         if made.node is None or made.node.number in roots:
             node.is_memory = True
             roots.add(node.number)
-    taken: set[int] = set()
     for node in graph.nodes:
         if node.name == "concat" and _is_join(graph, node, roots, taken):
             node.is_memory = True
@@ -61,6 +70,12 @@ def _is_window(node: Node) -> bool:
     if any(extent != 1 for extent in taken[:cut]):
         return False
     return window_offset(node.attrs, shape, node.result.dtype.itemsize) % ALIGNMENT_BYTES == 0
+
+
+def _is_average(graph: StepGraph, node: Node) -> bool:
+    """Whether a slice is a gradient in its reduced bucket, of no use outside of the step."""
+    made = memory_of(node.operands[0]).node if node.name == "slice" else None
+    return made is not None and made.name == "bucket_wait" and not _leaves(graph, node.result)
 
 
 def _is_join(graph: StepGraph, node: Node, roots: set[int], taken: set[int]) -> bool:

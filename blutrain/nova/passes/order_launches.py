@@ -17,7 +17,20 @@ that the gradient's memory is free for the next one.
 
 The rule is general: a launch that frees at least as many bytes as it allocates runs as soon as it can; the others run
 as recorded. A launch that computes new state waits for the guard (all value checks) and for the readers of the old
-state, unless they need its result.
+state, unless they need its result. What makes the checks' flags runs as soon as it can: updates then wait for gradients
+alone.
+
+Collectives start where their last gradient is there, in the order of the buckets, which all processes share. One is
+waited for where nothing else can run, or AHEAD more have started: then its gradients are needed, and the updates free
+them, while the later ones go on.
+
+    %b0 = "nova.bucket_ready"(%g0)
+    %g1 = "nova.kernel"(...)
+    %b1 = "nova.bucket_ready"(%g1)
+    %w0 = "nova.bucket_wait"(%b0)         // the end of backward
+    %p0 = "nova.kernel"(%arg0, %w0)
+    %w1 = "nova.bucket_wait"(%b1)
+    %p1 = "nova.kernel"(%arg1, %w1)
 """
 
 from __future__ import annotations
@@ -27,6 +40,8 @@ from mlir import ir
 from .step_launches import VIEWS, StepLaunches
 
 NAME = "order_launches"
+AHEAD = 2
+SMALL_BYTES = 4096  # flags, and what they are made of
 
 
 def run(module: ir.Module, facts) -> None:
@@ -48,11 +63,12 @@ def order_of(step: StepLaunches) -> list[int]:
     unread = [len(buffer.readers) for buffer in step.buffers]
     ready = {number for number, count in enumerate(waiting) if not count}
     order: list[int] = []
+    started, flags = 0, _flags(step, before)
     while ready:
-        eager = (number for number in ready if _growth(step, number, unread) <= 0)
-        number = min(eager, default=None)
-        number = min(ready) if number is None else number
+        number = min(ready & flags, default=None)
+        number = _next(step, ready, unread, started) if number is None else number
         ready.remove(number)
+        started += step.launches[number].is_start
         order.append(number)
         for buffer in set(map(step.whole, step.launches[number].operands)):
             unread[buffer] -= 1
@@ -61,6 +77,31 @@ def order_of(step: StepLaunches) -> list[int]:
             if not waiting[user]:
                 ready.add(user)
     return order
+
+
+def _flags(step: StepLaunches, before: list[set[int]]) -> set[int]:
+    """The launches that the guard needs, where they make small results only."""
+    found: set[int] = set()
+    pending = [] if step.guard is None else step.writers(step.guard)
+    while pending:
+        number = pending.pop()
+        if number not in found:
+            found.add(number)
+            pending += before[number]
+    return {n for n in found if sum(step.buffers[r].bytes for r in step.launches[n].results) <= SMALL_BYTES}
+
+
+def _next(step: StepLaunches, ready: set[int], unread: list[int], started: int) -> int:
+    """The launch that runs next: `started` collectives are under way or done."""
+    starts = [number for number in ready if step.launches[number].is_start]
+    if starts:
+        return min(starts)
+    waits = [number for number in ready if step.launches[number].is_wait]
+    due = [number for number in waits if step.launches[number].bucket + AHEAD < started]
+    others = ready.difference(waits)
+    if due or not others:
+        return min(due or waits)
+    return min((number for number in others if _growth(step, number, unread) <= 0), default=min(others))
 
 
 def _growth(step: StepLaunches, number: int, unread: list[int]) -> int:
@@ -87,7 +128,8 @@ def _dependences(step: StepLaunches) -> list[set[int]]:
     """
     before: list[set[int]] = []
     for launch in step.launches:
-        before.append({writer for buffer in launch.operands for writer in step.writers(buffer)})
+        writers = {writer for buffer in launch.operands for writer in step.writers(buffer)}
+        before.append(writers.union(launch.after))
     reach = _reach(before)
     guard = step.buffers[step.guard].writer if step.guard is not None else None
     for number, launch in enumerate(step.launches):

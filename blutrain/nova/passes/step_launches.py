@@ -2,7 +2,7 @@
 
 A *buffer* is an argument, or a result of a kernel; `nova.reshape` is the same buffer under another shape, `nova.slice`
 a part of one (form_kernels_memory), `nova.concat` one that holds its operands. Buffers are numbered: arguments first,
-then the others in the order of the operations.
+then the others in the order of the operations. `nova.bucket_ready` and `nova.bucket_wait` are launches without a kernel.
 """
 
 from __future__ import annotations
@@ -52,11 +52,22 @@ class Buffer:
 
 @dataclass
 class Launch:
-    """One kernel of the step: buffers that it reads and writes, in order of its operands and results."""
+    """One kernel of the step: buffers that it reads and writes, in order of its operands and results; or the start or
+    the end of a collective (`bucket`: its number) on the vector `operands[0]`, behind the launches `after`."""
 
     op: ir.Operation
     operands: list[int]
     results: list[int]
+    bucket: int | None = None
+    after: tuple[int, ...] = ()
+
+    @property
+    def is_start(self) -> bool:
+        return self.op.name == "nova.bucket_ready"
+
+    @property
+    def is_wait(self) -> bool:
+        return self.op.name == "nova.bucket_wait"
 
 
 @dataclass
@@ -107,6 +118,10 @@ class StepLaunches:
                 self.buffers[self._add(op.results[0], None)].within = operands[0], start
             case "nova.concat":
                 self._join(self._add(op.results[0], None), operands)
+            case "nova.bucket_ready":
+                self._start(op, operands)
+            case "nova.bucket_wait":
+                self._wait(op, operands[0])
             case "nova.assign":
                 self.buffers[operands[1]].state = operands[0]
             case "nova.check":
@@ -117,12 +132,29 @@ class StepLaunches:
             case name:
                 raise ValueError(f"{name} is left between kernels")
 
-    def _join(self, whole: int, parts: list[int]) -> None:
+    def _join(self, whole: int, parts: list[int], starts: list[int] | None = None) -> None:
         self.buffers[whole].parts = parts
-        start = 0
-        for part in parts:
+        sizes = [self.buffers[part].bytes for part in parts]
+        for part, start in zip(parts, starts or itertools.accumulate([0, *sizes[:-1]]), strict=True):
             self.buffers[part].within = whole, start
-            start += self.buffers[part].bytes
+
+    def _start(self, op: ir.Operation, parts: list[int]) -> None:
+        """A bucket's vector is whole: the collective starts, behind those that started before."""
+        vector = self._add(op.results[0], None)
+        self._join(vector, parts, [self.buffers[vector].item * n for n in attributes(op)["offsets"]])
+        number, starts = len(self.launches), [n for n, launch in enumerate(self.launches) if launch.is_start]
+        for part in parts:
+            self.buffers[part].readers.append(number)
+        self.buffers[vector].readers.append(number)
+        self.launches.append(Launch(op, [vector], [], len(starts), tuple(starts[-1:])))
+
+    def _wait(self, op: ir.Operation, vector: int) -> None:
+        """The result is the same memory, made by this launch."""
+        number = len(self.launches)
+        start = next(n for n in reversed(range(number)) if self.launches[n].operands == [vector])
+        self.buffers[vector].readers.append(number)
+        self.launches.append(Launch(op, [vector], [], self.launches[start].bucket, (start,)))
+        self.buffers[self._add(op.results[0], number)].within = vector, 0
 
     def holders(self, number: int) -> list[int]:
         """The buffer and those that it is a part of, the largest last."""
