@@ -37,22 +37,26 @@ def supports(body: Body, facts=SMALL_GPU) -> str | None:
 
 
 def run(body: Body, *arrays: np.ndarray, facts=SMALL_GPU, **config) -> list[np.ndarray]:
-    """Compile and run twice on copies of aliased operands, from a poisoned workspace; both runs agree bit for bit.
+    """Compile a body and run it as `run_generated` does."""
+    return run_generated(generate(body, facts, **config), body.results, body.aliases, *arrays)
 
-    On the GPU where there is one, else in the emulator.
+
+def run_generated(generated: GpuKernel, results: Sequence, aliases: Sequence[int], *arrays: np.ndarray) -> list:
+    """Run twice on copies of aliased operands, from a poisoned workspace; both runs agree bit for bit.
+
+    `results` have a shape and a dtype. On the GPU where there is one, else in the emulator.
     """
-    generated = generate(body, facts, **config)
     launch = _on_device(generated) if gpu_there.is_there() else _on_cpu(generated)
     runs = []
     for _ in range(2):
         copies = [_aligned_copy(a) for a in arrays]
-        outputs = [poisoned(v.shape, v.dtype) for v in body.results]
+        outputs = [poisoned(v.shape, v.dtype) for v in results]
         workspace = poisoned((generated.workspace_bytes + 256,), "i8").view(np.uint8)
-        launch(copies, outputs, body.aliases, workspace)
+        launch(copies, outputs, aliases, workspace)
         assert (workspace[generated.workspace_bytes :] == 0x5B).all(), "wrote past the workspace"
         for i, (copy, array) in enumerate(zip(copies, arrays, strict=True)):
-            assert i in body.aliases or copy.tobytes() == array.tobytes(), f"operand {i} was written"
-        runs.append([copies[a] if a >= 0 else o for o, a in zip(outputs, body.aliases, strict=True)])
+            assert i in aliases or copy.tobytes() == array.tobytes(), f"operand {i} was written"
+        runs.append([copies[a] if a >= 0 else o for o, a in zip(outputs, aliases, strict=True)])
     assert [a.tobytes() for a in runs[0]] == [a.tobytes() for a in runs[1]], "two runs differ"
     return runs[0]
 

@@ -1,7 +1,7 @@
 """The cloner for plain device code: scalar regions with the GPU's conversions, and without a C library.
 
 Everything else is what the CPU computes, to the bit: the same polynomials, no contraction, IEEE division. What a CPU
-takes from libm comes from f64 arithmetic here: sin and cos for |x| < 2^50, powf within 1e-13 (f32: half an ulp and a
+takes from libm comes from f64 arithmetic here: sin, cos and tan for |x| < 2^50, atan, log2, powf within 1e-13 (f32: half an ulp and a
 little), remf exact for quotients below 2^28 (f32) and 2^52 (f64).
 """
 
@@ -23,6 +23,7 @@ _WIDE_ENOUGH = ("f32", "f64")
 _HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33)
 _SIN = tuple((-1.0) ** k / math.factorial(2 * k + 1) for k in range(9))  # in z = r^2, times r; 3e-18 on |r| <= pi/4
 _COS = tuple((-1.0) ** k / math.factorial(2 * k) for k in range(10))  # in z = r^2; 1e-19
+_ATAN = tuple((-1.0) ** k / (2 * k + 1) for k in range(14))  # in z = t^2, times t; 1e-17 on |t| <= tan(pi/12)
 _SHIFT = 1.5 * 2.0**52
 
 
@@ -96,6 +97,27 @@ def _sine(f: FloatLanes, x: str, quarter: int) -> str:
     return f.select(_is_set(f, n, 2), f.neg(value), value)
 
 
+def _tangent(f: FloatLanes, x: str) -> str:
+    r, n = _quarters(f, x)
+    z = f.mul(r, r)
+    sine, cosine = f.mul(r, f.polynomial(z, _SIN)), f.polynomial(z, _COS)
+    is_odd = _is_set(f, n, 1)
+    return f.div(f.select(is_odd, f.neg(cosine), sine), f.select(is_odd, sine, cosine))
+
+
+def _arctangent(f: FloatLanes, x: str) -> str:
+    """atan of 1/|x| beyond 1, and of what is left after pi/6 beyond tan(pi/12)."""
+    size, root = f.abs(x), math.sqrt(3.0)
+    is_large = f.is_("ogt", size, f.constant(1.0))
+    t = f.select(is_large, f.div(f.constant(1.0), size), size)
+    is_turned = f.is_("ogt", t, f.constant(math.tan(math.pi / 12)))
+    turned = f.div(f.sub(f.mul(t, f.constant(root)), f.constant(1.0)), f.add(t, f.constant(root)))
+    t = f.select(is_turned, turned, t)
+    angle = f.mul(t, f.polynomial(f.mul(t, t), _ATAN))
+    angle = f.select(is_turned, f.add(angle, f.constant(math.pi / 6)), angle)
+    return f.copysign(f.select(is_large, f.sub(f.constant(math.pi / 2), angle), angle), x)
+
+
 def _is_set(f: FloatLanes, n: str, bit: int) -> str:
     found = f.bit("andi", n, f.integer(bit))
     return f.out.value(f"arith.cmpi ne, {found}, {f.integer(0)} : {f.int_type}")
@@ -139,6 +161,9 @@ def _remainder(f: FloatLanes, x: str, y: str) -> str:
 _FROM_F64: dict[str, Callable[..., str]] = {
     "math.sin": lambda f, x: _sine(f, x, 0),
     "math.cos": lambda f, x: _sine(f, x, 1),
+    "math.tan": _tangent,
+    "math.atan": _arctangent,
+    "math.log2": lambda f, x: f.mul(log(f, x), f.constant(1 / math.log(2))),
     "math.powf": _power,
     "arith.remf": _remainder,
 }
