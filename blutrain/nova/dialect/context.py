@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 
 from mlir import ir
@@ -19,6 +20,8 @@ def _find_classes() -> None:
 def create_context() -> ir.Context:
     """A new single-threaded context that accepts the operations of the nova dialect."""
     _find_classes()
+    if (classes := sys.modules.get(f"{__package__}.nova")) is not None:
+        classes.register_operations()
     context = ir.Context()
     context.enable_multithreading(False)
     context.allow_unregistered_dialects = True

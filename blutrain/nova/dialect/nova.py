@@ -22,4 +22,14 @@ def _register(name: str) -> type:
     return _cext.register_operation(_Dialect)(type(name, (_cext.ir.OpView,), members))
 
 
-OPERATIONS = {name: _register(name) for name in operation_names()}
+OPERATIONS: dict[str, type] = {}
+
+
+def register_operations() -> None:
+    """Make the classes that are missing: the table grows when blutrain.distributed is imported."""
+    for name in operation_names():
+        if name not in OPERATIONS:
+            OPERATIONS[name] = _register(name)
+
+
+register_operations()
