@@ -14,7 +14,7 @@ from test_passes import ids, loss_step, normal
 
 from blutrain.nova.capabilities import capabilities
 from blutrain.nova.dialect import Graph, create_context, verify
-from blutrain.nova.passes import decompose_linear_ce, recognise_composites
+from blutrain.nova.passes import decompose_linear_ce, decompose_linear_ce_shifted, recognise_composites
 from blutrain.nova.passes.driver import Settings, run_passes
 
 PASSES = ("recognise_composites", "decompose_linear_ce", "decompose_composites", "expand_indices", "canonicalize")
@@ -25,9 +25,10 @@ def chunks_of_six_rows(monkeypatch):
     target = dataclasses.replace(capabilities(None), min_chunk_rows=7, logits_bytes=0, row_sums=True)
     monkeypatch.setattr(decompose_linear_ce, "capabilities", lambda facts: target)
     monkeypatch.setattr(recognise_composites, "LARGE_BYTES", 0)
+    monkeypatch.setattr(decompose_linear_ce_shifted, "ALIGNMENT", 1)
 
 
-def run(reduction: str, smoothing: float, bias: bool, leading, inputs, precision: str = "fp32", later=None):
+def run(reduction: str, smoothing: float, bias: bool, leading, inputs, precision: str = "tf32", later=None):
     """(expected, outputs, flags of the checks, names of operations); outputs and flags for `later`, by default inputs."""
     with create_context():
         module = ir.Module.parse(loss_step(reduction, smoothing, bias, leading))
@@ -97,10 +98,12 @@ def test_bf16_keeps_its_exponentials_narrow_and_its_sums_wide():
         assert numpy.abs(output - wanted).max() < 2e-2 * numpy.abs(wanted).max()
 
 
-@pytest.mark.parametrize("smoothing, bias", [(0.1, False), (0.0, True)])
-def test_smoothing_and_bias_take_the_other_form(smoothing, bias):
+@pytest.mark.parametrize(
+    "smoothing, bias, precision", [(0.1, False, "tf32"), (0.0, True, "tf32"), (0.0, False, "fp32")]
+)
+def test_smoothing_bias_and_full_precision_take_the_other_form(smoothing, bias, precision):
     inputs = arguments("mean", (24,))
-    expected, outputs, _, names = run("mean", smoothing, bias, (24,), inputs)
+    expected, outputs, _, names = run("mean", smoothing, bias, (24,), inputs, precision)
     for output, wanted in zip(outputs, expected, strict=True):
         numpy.testing.assert_allclose(output, wanted, rtol=2e-5, atol=2e-6)
     assert "nova.index_add" not in names

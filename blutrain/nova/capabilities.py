@@ -47,7 +47,7 @@ class Capabilities:
 # classes fill the device with whole waves of tiles and keep the passes over the gradient of the weights few.
 _CPU = Capabilities("cpu", True, False, False, False, 64 * _MIB, 512)
 _GPU = Capabilities("cuda", False, False, True, False, 200 * _MIB, 1024)
-_HOPPER = Capabilities("cuda", False, False, True, True, 200 * _MIB, 1024)
+_HOPPER = Capabilities("cuda", False, True, True, True, 200 * _MIB, 1024)
 
 
 def capabilities(facts) -> Capabilities:

@@ -56,13 +56,15 @@ def chunk_rows(num_rows: int, num_classes: int, itemsize: int, target: Capabilit
 def run(module: ir.Module, facts) -> None:
     graph = Graph(module)
     held = module.operation.attributes
-    is_narrow = PRECISION in held and ir.StringAttr(held[PRECISION]).value == "bf16"
+    precision = ir.StringAttr(held[PRECISION]).value if PRECISION in held else "fp32"
     for op in graph.operations():
         if op.name == "nova.linear_ce":
             with ir.InsertionPoint(op), op.location:
                 expansion = Expansion(graph, op, capabilities(facts))
-                is_shifted = shifted.applies(expansion)
-                graph.replace(op, shifted.results(expansion, is_narrow) if is_shifted else expansion.results())
+                if shifted.applies(expansion, precision):
+                    graph.replace(op, shifted.results(expansion, precision == "bf16"))
+                else:
+                    graph.replace(op, expansion.results())
     graph.sweep()
 
 

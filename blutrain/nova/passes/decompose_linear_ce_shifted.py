@@ -35,6 +35,7 @@ from ...tensor.ops.gather import take
 from ...tensor.primitive import TABLE, Primitive
 from ..dialect.graph import Graph, producer
 from .decompose_composites import splice
+from .form_kernels_graph import WITH_PRODUCT
 from .template import template_of
 
 if TYPE_CHECKING:
@@ -42,13 +43,18 @@ if TYPE_CHECKING:
 
 # exp(69), far below the largest f32 and bf16 (3.4e38), so that sums of products of such numbers stay finite.
 LIMIT = 1e30
+ALIGNMENT = 8  # elements: 16 bytes of bf16
 
 
-def applies(expansion: Expansion) -> bool:
-    """Whether this form computes it: gradients are asked for, no bias, no label smoothing, f32."""
+def applies(expansion: Expansion, precision: str) -> bool:
+    """Whether this form computes it: gradients are asked for, no bias, no label smoothing, f32 multiplied as TF32 or
+    bf16, all rows aligned as the matrix units want them (ALIGNMENT elements).
+    """
     attrs, needs = expansion.attrs, expansion.attrs["needs"]
     return (
-        expansion.capabilities.row_sums
+        precision in ("tf32", "bf16")
+        and expansion.width % ALIGNMENT == expansion.weight.shape[0] % ALIGNMENT == 0
+        and expansion.capabilities.row_sums
         and bool(expansion.grad)
         and (needs[0] or needs[1])
         and not expansion.bias
@@ -85,6 +91,7 @@ class _Shifted:
     def _chunk(self, x: ir.Value, kept: ir.Value, rows: ir.Value, shift: ir.Value, factor: ir.Value) -> list[ir.Value]:
         w = self.expansion.w
         exponentials, z = self._splice(_EXPONENTIALS, [x, w, shift], is_narrow=self.narrow)
+        z.owner.attributes[WITH_PRODUCT] = ir.UnitAttr.get()
         fine, losses, scale = self._splice(_TOTALS, [z, factor])
         (logits,) = self._splice(_LOGITS, [x, w, exponentials, fine])
         exponentials, losses = self._splice(_SOFTMAX, [logits, losses, shift, kept, fine])

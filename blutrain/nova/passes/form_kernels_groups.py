@@ -12,7 +12,7 @@ tells how the loops of one lie in the loops of the other, and where the anchor o
 |---|---|---|
 | row | rows x cols | reductions over cols; maps of rows x cols or of rows; reductions over rows (column outputs) |
 | column | rows x cols | reductions over rows; maps of their results |
-| contract | batch, m, n | maps of all three; sums over batch and m (bias gradients), on some targets over n |
+| contract | batch, m, n | maps of all three; sums over batch and m (bias gradients), or over n (`with_product`) |
 | gather | result | maps of it |
 | map | result | maps of it |
 """
@@ -77,16 +77,16 @@ def anchor_of(root: Root) -> str:
 class Group:
     """Roots that become one kernel. `places[number]` says for every loop of a root which loop of the group it is."""
 
-    __slots__ = ("anchor", "extents", "number", "places", "reduced", "roots", "summed")
+    __slots__ = ("anchor", "columns", "extents", "number", "places", "reduced", "roots", "rows")
 
-    def __init__(self, number: int, root: Root, target: Capabilities):
+    def __init__(self, number: int, root: Root):
         self.number, self.roots, self.anchor = number, [root], anchor_of(root)
         self.places: dict[int, tuple[int, ...]] = {root.node.number: tuple(range(len(root.loops.extents)))}
         self.extents = root.loops.extents
         self.reduced = root.loops.reduced
         # Of a product: the loops that are left where its columns are summed, or its rows.
-        columns = _columns(root) if self.anchor == CONTRACT else frozenset()
-        self.summed = [columns, frozenset(root.loops.result) - columns][: 2 if target.row_sums else 1]
+        self.columns = _columns(root) if self.anchor == CONTRACT else frozenset()
+        self.rows = frozenset(root.loops.result) - self.columns
 
     def takes(self, root: Root, place: tuple[int, ...]) -> bool:
         """Whether the anchor's generator takes `root` with its loops at `place`."""
@@ -106,7 +106,8 @@ class Group:
             if is_map:
                 return loops == parallel
             is_sum = root.node.kind == REDUCE and root.node.record.nova.combiner == "add"
-            return is_sum and loops == parallel and loops - reduced in self.summed
+            kept = self.rows if root.node.with_product else self.columns
+            return is_sum and loops == parallel and loops - reduced == kept
         if self.anchor == GATHER:
             return is_map and loops == everything
         return self.anchor == MAP and (is_map or root.node.kind == LOOKUP) and loops == everything
@@ -140,7 +141,7 @@ class Groups:
 
     def __init__(self, roots: list[Root], target: Capabilities):
         self.target = target
-        self.groups = [Group(i, root, target) for i, root in enumerate(roots)]
+        self.groups = [Group(i, root) for i, root in enumerate(roots)]
         self.of: dict[int, Group] = {group.roots[0].node.number: group for group in self.groups}
         # For every root the number of the last one that it needs, -1 where it needs none.
         self.waits: dict[int, int] = {}
@@ -216,8 +217,6 @@ class Groups:
                 return True
         if a.anchor == CONTRACT and b.anchor == MAP:
             return False
-        if a.anchor == CONTRACT and b.anchor == ROW:  # a row kernel that reads all rows anyway sums them for nothing
-            return not any(g is not b and g.anchor == ROW and _reads(g, a) for g in self.groups if g.roots)
         if a.anchor in (CONTRACT, GATHER):
             return _reads(b, a)
         if a.anchor != ROW or b.anchor != MAP:
