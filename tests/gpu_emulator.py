@@ -104,6 +104,7 @@ def to_cpu_text(text: str) -> str:
         r"llvm.call @emu_ballot(%emu_tid, %emu_warp, %emu_scratch, \1) : (i32, !llvm.ptr, !llvm.ptr, i1) -> i32",
         text,
     )
+    text = re.sub(r'llvm\.inline_asm [^"]*"ex2[^"]*", "=f,f" (%\w+) : \(f32\) -> f32', r"math.exp2 \1 : f32", text)
     count = iter(range(1 << 30))
     wait = lambda which: (
         lambda _: f"%emu_w{next(count)} = llvm.call @pthread_barrier_wait({which}) : (!llvm.ptr) -> i32"

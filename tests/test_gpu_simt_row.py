@@ -58,3 +58,36 @@ def run_reference(dy, x, w, mean, rstd):
     g = dy * w
     dx = (g - g.mean(1, keepdims=True) - xh * (g * xh).mean(1, keepdims=True)) * rstd[:, None]
     return dx, (dy * xh).sum(0), dy.sum(0)
+
+
+def test_exponentials_of_long_rows():
+    """They come from ex2.approx: within 3e-7, NaN and infinities as they should be."""
+    edges = np.array(
+        [0.0, -1.0, 1.0, -87.0, 88.0, 88.8, -104.0, -200.0, 1e30, -1e30, np.inf, -np.inf, np.nan], np.float32
+    )
+    x = np.concatenate([edges, np.linspace(-87, 88.7, 1500, dtype=np.float32)])[None]
+    body = bodies.Body("row")
+    a = body.operand(*x.shape)
+    exp = body.map([(a, "d0, d1")], x.shape, bodies.op("f32", "%r = math.exp %i0 : T", "%r : T"))
+    body.result(exp)
+    body.result(bodies.sum_of(body, exp, *x.shape, "f32"))
+    got, _ = gpu_kernels.run(body, x, form="swept", threads=64, block=64, unroll=2)
+    with np.errstate(over="ignore"):
+        want = np.exp(x.astype(np.float64)).astype(np.float32)
+    np.testing.assert_allclose(got, np.where(want < 2.0**-126, 0, want), rtol=3e-7, atol=1.2e-38)
+
+
+@pytest.mark.parametrize("target", [5, -1, (1 << 32) + 5, 1 << 31])
+def test_an_index_is_compared_with_all_bits(target):
+    body = bodies.Body("map")
+    t = body.operand(dtype="i64")
+    lines = ("%k = linalg.index 0 : index", "%i = arith.index_cast %k : index to i64")
+    text = bodies.region(
+        *lines, "%e = arith.cmpi eq, %i, %i0 : i64", "%n = arith.cmpi ne, %i0, %i : i64", "%e, %n : i1, i1"
+    )
+    outputs = [(body.empty((9,), "i1"), "d0") for _ in range(2)]
+    for value in body.generic([(t, "")], outputs, "p", text):
+        body.result(value)
+    equal, unequal = gpu_kernels.run(body, np.array(target))
+    np.testing.assert_array_equal(equal, np.arange(9) == target)
+    np.testing.assert_array_equal(unequal, np.arange(9) != target)

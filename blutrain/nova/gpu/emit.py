@@ -70,11 +70,14 @@ class SimtEvaluator(Evaluator):
     def __init__(self, kernel: Kernel, domain: Domain, out: Emitter):
         super().__init__(kernel, domain, out)
         self.integers = SimtIntegers(out, domain.size < SMALL)
+        self.fast_exp = False
         # Operands that stand elsewhere by now: how a strip of them is loaded.
         self.staged: dict[Access, Callable[..., list[str]]] = {}
 
     def clone(self, block: ir.Block, arguments: Sequence[str], point: Point, coordinate, extract) -> list[str]:
-        return SimtCloner(self.out, 0, coordinate, extract).clone(block, arguments)
+        cloner = SimtCloner(self.out, 0, coordinate, extract)
+        cloner.fast_exp = self.fast_exp
+        return cloner.clone(block, arguments)
 
     def _load(self, key: object, point: Point) -> str:
         strip = getattr(point, "strip", None)

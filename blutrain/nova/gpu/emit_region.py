@@ -18,7 +18,7 @@ from blutrain.nova.kernel import Unsupported
 from blutrain.nova.philox import emit_random_bits
 from blutrain.nova.polynomials import FloatLanes, exp, log
 
-_WIDE_ENOUGH = ("f32", "f64")
+_EQUAL, _UNEQUAL = 0, 1  # predicates of arith.cmpi
 # pi/2 in three parts of f64, each the rounded rest of the ones before.
 _HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33)
 _SIN = tuple((-1.0) ** k / math.factorial(2 * k + 1) for k in range(9))  # in z = r^2, times r; 3e-18 on |r| <= pi/4
@@ -28,9 +28,15 @@ _SHIFT = 1.5 * 2.0**52
 
 
 class SimtCloner(_Cloner):
-    """`clone._Cloner` for scalars of a GPU thread (lanes 0)."""
+    """`clone._Cloner` for scalars of a GPU thread (lanes 0); `fast_exp`: `approximate_exp` for f32."""
+
+    fast_exp = False
 
     def op(self, op: ir.Operation, operands: list[str]) -> list[str]:
+        if op.name == "math.exp" and self.fast_exp and str(op.results[0].type) == "f32":
+            return [approximate_exp(FloatLanes(self.out, "f32", 0), operands[0])]
+        if op.name == "arith.cmpi" and _compares_an_index(op):
+            return [self._compare_words(op, operands)]
         if op.name in ("arith.extf", "arith.truncf"):
             return [self._convert(operands[0], str(op.operands[0].type), str(op.results[0].type))]
         if op.name == "nova.random_bits":
@@ -40,6 +46,18 @@ class SimtCloner(_Cloner):
         if op.name in _LIBM:
             raise Unsupported(f"{op.name}, for which there is no GPU code")
         return super().op(op, operands)
+
+    def _compare_words(self, op: ir.Operation, operands: list[str]) -> str:
+        """An index along a loop (below 2^31) equal to an i64, or not: by low words, where the i64 has no high one."""
+        low = [self.out.value(f"arith.trunci {x} : i64 to i32") for x in operands]
+        same = self.out.value(f"arith.cmpi eq, {low[0]}, {low[1]} : i32")
+        other = operands[1 if _is_index(op.operands[0]) else 0]
+        high = self.out.value(f"arith.shrui {other}, {self.out.integer(31)} : i64")
+        small = self.out.value(f"arith.cmpi eq, {high}, {self.out.integer(0)} : i64")
+        equal = self.out.value(f"arith.andi {same}, {small} : i1")
+        if ir.IntegerAttr(op.attributes["predicate"]).value == _EQUAL:
+            return equal
+        return self.out.value(f"arith.xori {equal}, {self.out.constant('true', 'i1')} : i1")
 
     def extend(self, x: str, dtype: str) -> str:
         return self._convert(x, dtype, "f32")
@@ -67,6 +85,35 @@ def convert(out: Emitter, x: str, source: str, target: str) -> str:
     order = ("bf16", "f16", "f32", "f64")
     op = "extf" if order.index(target) > order.index(source) else "truncf"
     return out.value(f"arith.{op} {x} : {source} to {target}")
+
+
+def approximate_exp(f: FloatLanes, x: str) -> str:
+    """2^(x log2 e) by ex2.approx (2 ulp), the rounding of the product put right: 2.5e-7, half the instructions of `exp`.
+
+    Results below 2^-126 are 0.
+    """
+    limited = f.out.value(f"arith.minimumf {x}, {f.constant(89.0)} : f32")  # keeps NaN, as maximumf does
+    limited = f.out.value(f"arith.maximumf {limited}, {f.constant(-104.0)} : f32")
+    high, low = 1.44269502162933349609375, 1.925963033500011079e-8  # log2 e in two parts of f32
+    y = f.mul(limited, f.constant(high))
+    rest = f.fma(limited, f.constant(low), f.fma(limited, f.constant(high), f.neg(y)))
+    power = f.out.value(f'llvm.inline_asm asm_dialect = att "ex2.approx.ftz.f32 $0, $1;", "=f,f" {y} : (f32) -> f32')
+    return f.mul(power, f.fma(rest, f.constant(math.log(2)), f.constant(1.0)))
+
+
+def _is_index(value: ir.Value) -> bool:
+    """Is it a loop's index as i64?"""
+    cast = getattr(value.owner, "operation", value.owner)
+    if isinstance(cast, ir.Block) or cast.name != "arith.index_cast":
+        return False
+    index = getattr(cast.operands[0].owner, "operation", cast.operands[0].owner)
+    return not isinstance(index, ir.Block) and index.name == "linalg.index"
+
+
+def _compares_an_index(op: ir.Operation) -> bool:
+    predicate = ir.IntegerAttr(op.attributes["predicate"]).value
+    a, b = op.operands
+    return predicate in (_EQUAL, _UNEQUAL) and str(a.type) == "i64" and _is_index(a) != _is_index(b)
 
 
 def check_region(block: ir.Block) -> None:

@@ -31,6 +31,7 @@ class RowBody:
         self.symbol, self.out = f"{kernel.symbol}_0", Emitter()
         self.shared = Shared(self.symbol, self.out)
         self.evaluator = SimtEvaluator(kernel, plan.domain, self.out)
+        self.evaluator.fast_exp = config["form"] != "resident"  # long rows wait for arithmetic, not for memory
         self.ints, self.top = self.evaluator.integers, Point({}, 0)
         self.share = Share(plan, self.evaluator, config)
         self.is_resident, self.unroll = config["form"] == "resident", config["unroll"]
