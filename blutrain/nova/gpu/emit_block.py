@@ -139,9 +139,9 @@ def _shuffle_word(out: Emitter, value: str, dtype: str, distance: int) -> str:
     )
 
 
-def butterfly(out: Emitter, fold: Fold, values: Sequence[str], threads: int, first: int = 1) -> list[str]:
-    """Every thread's accumulators merged over aligned runs of `threads` threads of a warp; first: the smallest distance."""
-    values, distance = list(values), first
+def butterfly(out: Emitter, fold: Fold, values: Sequence[str], threads: int) -> list[str]:
+    """Every thread's accumulators merged over aligned runs of `threads` threads of a warp."""
+    values, distance = list(values), 1
     while distance < threads:
         others = [shuffle(out, v, d, distance) for v, d in zip(values, fold.dtypes, strict=True)]
         values = fold.merge(out, values, others)
