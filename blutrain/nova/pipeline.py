@@ -27,8 +27,9 @@ KERNELS = (
     "host_program",
 )
 
-# On a GPU products have a precision of their own.
+# On a GPU products have a precision of their own, and a layout that they want their factors in.
 GPU_KERNELS = (
+    "assign_layouts",
     "form_kernels",
     "lower_to_linalg",
     "set_precision",

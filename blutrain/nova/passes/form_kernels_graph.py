@@ -16,6 +16,7 @@ from ..dialect.definition import TERMINATOR
 from .driver import PassFault
 
 RECOMPUTE = "nova.recompute"  # attribute of operations that choose_saved repeats where their results are read
+STORE = "nova.store"  # attribute of operations whose results are to be in memory
 WITH_PRODUCT = "nova.with_product"  # attribute of sums of rows that the epilogue of the product is to make
 MAP, VIEW, RESHAPE, REDUCE, CONTRACT = "map", "view", "reshape", "reduce", "contract"
 GATHER, SCATTER, LOOKUP, SINK = "gather", "scatter", "lookup", "sink"
@@ -73,8 +74,9 @@ class Nest:
 class Node:
     """One operation. `kind` says how it may be fused, `record` is its entry of the primitive table (None for
     structural ones). `is_late`: choose_saved put it there to be computed then, not where its operands are made.
-    `with_product`: a sum of the rows of a product that is worth making with it. `is_memory`: it computes nothing, its
-    result is a part of its operand's memory, or its operands are parts of its result's.
+    `is_stored`: its result is to be in memory. `with_product`: a sum of the rows of a product that is worth making with
+    it. `is_memory`: it computes nothing, its result is a part of its operand's memory, or its operands are parts of its
+    result's.
     """
 
     __slots__ = (
@@ -82,6 +84,7 @@ class Node:
         "attrs",
         "is_late",
         "is_memory",
+        "is_stored",
         "kind",
         "name",
         "nest",
@@ -99,7 +102,7 @@ class Node:
         self.results: list[Value] = []
         self.attrs: dict = {}
         self.kind = MAP
-        self.is_late = self.is_memory = self.with_product = False
+        self.is_late = self.is_memory = self.is_stored = self.with_product = False
         self.nest: Nest | None = None
         self._location: str | None = None
 
@@ -140,6 +143,7 @@ class StepGraph:
         node.operands = operands
         found = op.attributes
         node.attrs = {key: python_of(found[key]) for key in found if "." not in key}
+        node.is_stored = STORE in found
         node.is_late, node.with_product = RECOMPUTE in found, WITH_PRODUCT in found
         node.results = [self._value(r, node, i) for i, r in enumerate(op.results)]
         self.nodes.append(node)

@@ -180,7 +180,8 @@ class Groups:
         """
         if any(root.node.is_memory for root in (*a.roots, *b.roots)) or not self._run_together(a, b):
             return False
-        if list(place) != sorted(place) and not (_reads(a, b) or _reads(b, a)):
+        is_plain = list(place) == sorted(place) or (a.anchor == CONTRACT and self.target.is_wide)
+        if not is_plain and not (_reads(a, b) or _reads(b, a)):
             return False  # only a value that one gives the other shows a generator how permuted loops belong together
         if a is b or len(set(place)) != len(place) or any(a.extents[p] != b.extents[d] for d, p in enumerate(place)):
             return False

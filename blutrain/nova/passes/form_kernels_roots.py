@@ -76,7 +76,7 @@ class Roots:
 
     def _anchors_and_sinks(self) -> None:
         for node in self.graph.nodes:
-            if node.kind in _ANCHORS and node.result.users:
+            if (node.kind in _ANCHORS or node.is_stored) and node.result.users:
                 self.numbers.add(node.number)
             if node.kind in (SINK, GATHER, SCATTER, LOOKUP) or node.number in self.axes.opaque:
                 for value in node.operands:
