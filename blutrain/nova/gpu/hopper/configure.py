@@ -31,7 +31,7 @@ L2_BYTES_PER_CYCLE = 42.0  # that one SM takes from the L2 when all do
 STREAM_GB_S = 0.88  # of the memory bandwidth that a product's traffic reaches
 PHASE_US = 2.2  # of a phase before or after
 MAX_SPLIT = 16
-MAX_LIVE_VALUES = 192
+MAX_LIVE_VALUES = {2: 192, 3: 160}  # by consumers
 TILE_SHAPES = {
     "cooperative": ((256, 128), (128, 256), (256, 160), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64)),
     "pingpong": ((128, 128), (64, 256), (64, 192), (64, 128), (64, 64), (128, 96), (128, 64)),
@@ -83,7 +83,7 @@ def _fits_registers(tiles: Tiles) -> bool:
     contract = tiles.problem.contract
     weight = len(full_loads(contract)) + len(contract.stores) - 1 + len(contract.reductions)
     fragments = 32 * tiles.blocks_p if tiles.in_registers else 0
-    return tiles.num_accumulators + fragments + 16 * weight <= MAX_LIVE_VALUES
+    return tiles.num_accumulators + fragments + 16 * weight <= MAX_LIVE_VALUES[tiles.schedule.consumers]
 
 
 def _multicasts(schedule: Schedule, problem: Problem, facts: GpuFacts) -> tuple[str, ...]:

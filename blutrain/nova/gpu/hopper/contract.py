@@ -107,10 +107,10 @@ def _emit_product(out: Builder, tiles: Tiles) -> None:
     if tiles.clustered:
         emit_main(out, tiles, 0, split.emit_cluster_sum(out, tiles), lambda _: cluster_barrier(out))
     elif tiles.in_workspace:
-        emit_main(out, tiles, 0, split.emit_partial(out, tiles), lambda _: None)
+        emit_main(out, tiles, 0, split.emit_partial(out, tiles))
     else:
         epilogue = Epilogue(out, tiles)
-        emit_main(out, tiles, len(epilogue.staged), epilogue, epilogue.finish)
+        emit_main(out, tiles, len(epilogue.staged), epilogue, epilogue.finish, epilogue.prefetch)
 
 
 def describe(tiles: Tiles) -> str:

@@ -25,6 +25,7 @@ from blutrain.nova.gpu.kernel import TensorMap
 from blutrain.nova.kernel import ITEM_BYTES, Access, Operand
 
 STAGED_DTYPES = ("f32", "bf16", "f16")
+LINE_BYTES = 128  # of the L2
 PIECES_AT_ONCE = 4  # what one stmatrix takes
 
 
@@ -152,8 +153,29 @@ class Epilogue:
         self.staged = staged_stores(tiles)
         self.direct = [s for s in self.contract.stores if s not in self.staged]
         self.combiners = [Combiner(r) for r in self.contract.reductions]
-        self.loads = full_loads(self.contract)
+        self.loads = all_loads(self.contract)
         self.rows: RowSums | None = None
+
+    def prefetch(self, place: Place, consumer: Consumer) -> None:
+        """Brings what the epilogue will load for each element of this consumer's share into the L2, a line a thread at
+        a time, while the product is under way.
+        """
+        out, tiles = self.out, self.tiles
+        share, whole = CONSUMER_ROWS * tiles.blocks_p, tiles.q_tile
+        rows, columns = (share, whole) if tiles.p_axis == "m" else (whole, share)
+        skipped = out.mul(consumer.slot, share)
+        m0, n0 = place.along("m"), place.along("n")
+        m0, n0 = (out.add(m0, skipped), n0) if tiles.p_axis == "m" else (m0, out.add(n0, skipped))
+        for access in full_loads(self.contract):
+            per_line = min(columns, LINE_BYTES // ITEM_BYTES[access.dtype])
+            lines = -(-columns // per_line)
+            for first in range(0, rows * lines, WARPGROUP):
+                line = out.add(consumer.lane_in_group, first)
+                row = out.minimum(out.add(m0, out.div(line, lines)), tiles.problem.m - 1)
+                column = out.minimum(out.add(n0, out.mul(out.rem(line, lines), per_line)), tiles.problem.n - 1)
+                values = Values(out, self.contract, Origin(row, column, place.batch, frozenset()))
+                pointer = values.pointer(access, Run(0, 0, 1), 0)
+                out.asm("prefetch.global.L2 [$0];", "l", [(pointer, "!llvm.ptr")])
 
     def __call__(self, sums: list[str], place: Place, consumer: Consumer) -> None:
         out, tiles = self.out, self.tiles
@@ -180,9 +202,8 @@ class Epilogue:
         staging: _Staging | None = None,
         partial: ColumnSums | None = None,
     ) -> None:
-        """`accumulator(i)` names the sum in register i. What is loaded for each element is loaded first: so many
-        loads are under way at once, and a result may alias an operand. The rest is done for four pieces at a time, to
-        hold few values.
+        """`accumulator(i)` names the sum in register i. All loads come first: so many are under way at once, and a
+        result may alias an operand. The rest is done for four pieces at a time, to hold few values.
         """
         values = Values(self.out, self.contract, origin)
         for access in self.loads:
@@ -221,17 +242,21 @@ class Epilogue:
             self.out.when(leads, lambda: self.out.line("nvvm.cp.async.bulk.wait_group 0"))
 
 
-def full_loads(contract: Contract) -> list[Access]:
-    """What the epilogue loads for each element of the product: accesses that move along both m and n."""
+def all_loads(contract: Contract) -> list[Access]:
+    """What the epilogue loads."""
     found = [contract.init.access] if contract.init is not None else []
-    reductions = (*contract.reductions, *contract.row_reductions)
-    for value in (*(s.value for s in contract.stores), *(a for r in reductions for a in r.arguments)):
+    for value in (*(s.value for s in contract.stores), *(a for r in contract.reductions for a in r.arguments)):
         found += loads(value)
+    return list(dict.fromkeys(found))
+
+
+def full_loads(contract: Contract) -> list[Access]:
+    """Those of them that move along both m and n: a load for each element."""
 
     def moves(access: Access, axis: str) -> bool:
         return any(access.strides[d] and contract.generic.extents[d] > 1 for d in contract.axes[axis])
 
-    return [access for access in dict.fromkeys(found) if moves(access, "m") and moves(access, "n")]
+    return [access for access in all_loads(contract) if moves(access, "m") and moves(access, "n")]
 
 
 class _Staging:

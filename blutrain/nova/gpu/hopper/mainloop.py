@@ -77,8 +77,21 @@ def locate(out: Builder, tiles: Tiles, work: Integer, rank: Integer = 0) -> Plac
     return Place(m, n, batch, tuple(digits), split, number)
 
 
-def emit_main(out: Builder, tiles: Tiles, num_store_maps: int, epilogue: Epilogue, finish: Callable) -> None:
-    """The body of the kernel. `epilogue` gets a tile's sums; `finish(consumer)` runs once at a consumer's end."""
+def _nothing(*_: object) -> None:
+    """No prefetch, nothing to finish."""
+
+
+def emit_main(
+    out: Builder,
+    tiles: Tiles,
+    num_store_maps: int,
+    epilogue: Epilogue,
+    finish: Callable[[Consumer], None] = _nothing,
+    prefetch: Callable[[Place, Consumer], None] = _nothing,
+) -> None:
+    """The body of the kernel. `prefetch(place, consumer)` runs before a tile's product, `epilogue` gets its sums,
+    `finish(consumer)` runs once at a consumer's end.
+    """
     thread = Thread.read(out)
     ring = Ring(out, out.add(thread.shared, tiles.barrier_offset), tiles.schedule.stages)
 
@@ -96,7 +109,7 @@ def emit_main(out: Builder, tiles: Tiles, num_store_maps: int, epilogue: Epilogu
     out.either(
         out.compare("eq", warpgroup, 0),
         lambda: _emit_producer(out, tiles, thread, ring),
-        lambda: _emit_consumer(out, tiles, thread, ring, warpgroup, epilogue, finish),
+        lambda: _emit_consumer(out, tiles, thread, ring, warpgroup, epilogue, finish, prefetch),
     )
     if tiles.pair == 2:  # no block may end while the other one still writes to its shared memory
         machine.cluster_barrier(out)
@@ -238,7 +251,14 @@ class _Sums:
 
 
 def _emit_consumer(
-    out: Builder, tiles: Tiles, thread: Thread, ring: Ring, warpgroup: str, epilogue: Epilogue, finish: Callable
+    out: Builder,
+    tiles: Tiles,
+    thread: Thread,
+    ring: Ring,
+    warpgroup: str,
+    epilogue: Epilogue,
+    finish: Callable,
+    prefetch: Callable,
 ) -> None:
     schedule = tiles.schedule
     out.line(f"nvvm.setmaxregister increase {CONSUMER_REGISTERS[schedule.consumers]}")
@@ -258,6 +278,7 @@ def _emit_consumer(
 
     def tile(work: str, at: list[str]) -> Sequence[str]:
         place = locate(out, tiles, work, rank)
+        prefetch(place, consumer)
         if schedule.pingpong:  # one consumer multiplies while the other runs its epilogue
             machine.named_barrier(out, out.add(number, machine.ORDER_BARRIER), 2 * WARPGROUP)
         stage, parity, last, running = sums.start(*at)

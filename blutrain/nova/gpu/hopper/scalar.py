@@ -1,7 +1,8 @@
 """The cloner for device code: scalar regions on the GPU's own conversions and approximate functions.
 
 tanh.approx has a relative error of 2^-11 (5e-4, as TF32 and bf16 operands have), exp 2 ulp + |x| 2^-24, log 2^-22 of
-the larger of 1 and its value, division 2 ulp (PTX ISA, tanh, ex2, lg2, div.full); everything else as on a CPU.
+the larger of 1 and its value, division 2 ulp, reciprocals 1 ulp (PTX ISA, tanh, ex2, lg2, div.full, rcp); products
+and sums may fuse; everything else as on a CPU.
 """
 
 from __future__ import annotations
@@ -27,7 +28,16 @@ def clone_region(
 
 class _DeviceCloner(_Cloner):
     def op(self, op: ir.Operation, operands: list[str]) -> list[str]:
-        if len(op.results) == 1 and str(op.results[0].type) == "f32" and op.name in _APPROXIMATE:
+        dtypes = {str(v.type) for v in (*op.operands, *op.results)}
+        if op.name in ("arith.extf", "arith.truncf"):
+            source, target = self.type(op.operands[0].type), self.type(op.results[0].type)
+            return [self.out.value(f"{op.name} {operands[0]} : {source} to {target}")]
+        if op.name in _CONTRACTED and dtypes == {"f32"}:
+            type_ = self.type("f32")
+            return [self.out.value(f"{op.name} {operands[0]}, {operands[1]} fastmath<contract> : {type_}")]
+        if op.name == "arith.divf" and dtypes == {"f32"} and _is_one(op.operands[0]):
+            return [self._each("rcp.approx.ftz.f32 $0, $1;", operands[1:])]
+        if op.name in _APPROXIMATE and dtypes == {"f32"}:
             return [_APPROXIMATE[op.name](self, operands)]
         if op.name in _LIBM or op.name == "arith.remf":
             return [self._one_by_one(op, operands)]
@@ -78,6 +88,17 @@ class _DeviceCloner(_Cloner):
         return self.out.vector(results, "f32")
 
 
+def _is_one(value: ir.Value) -> bool:
+    owner = value.owner
+    return not isinstance(owner, ir.Block) and owner.name == "arith.constant" and _holds_one(owner)
+
+
+def _holds_one(constant: ir.Operation) -> bool:
+    attribute = constant.attributes["value"]
+    return isinstance(attribute, ir.FloatAttr) and attribute.value == 1.0
+
+
+_CONTRACTED = ("arith.addf", "arith.subf", "arith.mulf")
 _APPROXIMATE = {
     "math.tanh": _DeviceCloner.tanh,
     "math.exp": _DeviceCloner.exp,
