@@ -11,7 +11,8 @@ peak_memory_bytes   the most the process (CPU) or CuPy's pool (GPU) ever held; w
 live_bytes          what one steady step needs beside parameters and optimizer state: eager, NumPy's traced peak in a
                     separate pass; compiled, the arena and workspace of the program (null where it is not known)
 first_step_s        seconds of the first step ("step"), and of the stages of compiling in it
-replay_us           Python's share of a replayed step: the time from the first call to the launch, without the kernels
+replay_us           Python's share of a replayed step: the time from the first call to the launch, without the kernels; on
+                    a GPU from the first call to the return, launch included
 ratio               torch's or torch.compile's milliseconds by this subject's, for each peer that ran
 """
 
@@ -138,7 +139,19 @@ def compiled_figures(model: nn.Module, step: Callable[[], None]) -> dict[str, An
     program = programs[-1]
     plan = program.executable.plan
     live = plan.arena_bytes + max((k.workspace_bytes for k in plan.kernels), default=0)
-    return {"live_bytes": live, "replay_us": replay_us(program, step), "stages": dict(program.seconds)}
+    host = replay_us(program, step) if model.wte.weight.device.is_cpu else host_us(step)
+    return {"live_bytes": live, "replay_us": host, "stages": dict(program.seconds)}
+
+
+def host_us(step: Callable[[], None], repeats: int = 200) -> float:
+    """Microseconds from the call of a step on a GPU to its return, the device idle before each."""
+    times = []
+    for _ in range(repeats):
+        synchronize("cuda")
+        began = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times) * 1e6
 
 
 def replay_us(program: Any, step: Callable[[], None], repeats: int = 50) -> float:
