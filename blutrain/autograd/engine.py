@@ -8,6 +8,7 @@ which operations were recorded: equal runs give equal bits.
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from .. import config
 from ..errors import message
@@ -101,7 +102,7 @@ class _Walk:
         self.leaf_grads: dict[int, Tensor] = {}
         self.leaf_uses: dict[int, int] = {}
         self.tells_reducers = False
-        self.reducers: dict[int, object] = {}  # those that were told of a gradient
+        self.reducers: dict[int, Any] = {}  # those that were told of a gradient
         self.shared: dict[int, Tensor] = {}  # gradients that somebody else holds too: a leaf must not take them over
 
     def run(self, deliver, captured: dict, wanted: set | None) -> None:
