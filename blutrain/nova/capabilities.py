@@ -71,7 +71,9 @@ def generators(facts) -> Generators:
     if isinstance(facts, GpuFacts):
         from .gpu import generate as gpu
 
-        return Generators(*(partial(f, facts=facts) for f in (gpu.supports, gpu.configure, gpu.generate)))
+        return Generators(
+            partial(gpu.supports, facts=facts), partial(gpu.configure, facts=facts), partial(gpu.generate, facts=facts)
+        )
     from .cpu import generate as cpu
 
-    return Generators(cpu.supports, *(partial(f, facts=facts) for f in (cpu.configure, cpu.generate)))
+    return Generators(cpu.supports, partial(cpu.configure, facts=facts), partial(cpu.generate, facts=facts))
