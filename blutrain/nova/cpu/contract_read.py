@@ -171,7 +171,7 @@ class _Reader:
             behind = self._place(access.source.op)
             written = producer.outputs[access.source.result].indices
             for mine, theirs in zip(access.indices, written, strict=True):
-                if _is_plain(mine) and theirs.dim is not None:
+                if _is_plain(mine) and mine.dim is not None and theirs.dim is not None:
                     places[mine.dim] = behind[theirs.dim]
         if len(places) != len(generic.extents) and not self._follows(op):
             places = self._beside(generic)
@@ -189,7 +189,7 @@ class _Reader:
                     if theirs.source == access.source:
                         behind = self._place(number)
                         for mine, their in zip(access.indices, theirs.indices, strict=True):
-                            if _is_plain(mine) and _is_plain(their):
+                            if _is_plain(mine) and _is_plain(their) and mine.dim is not None and their.dim is not None:
                                 places[mine.dim] = behind[their.dim]
         return places
 
