@@ -6,6 +6,7 @@ and no later check can fail, so a step that raises leaves everything as it was.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from ..errors import CheckError
@@ -35,7 +36,7 @@ def interpret(trace: Trace, bindings: dict[int, Any]) -> dict[int, Any]:
         except CheckError as error:
             raise CheckError(error.text, node.location) from None
         except Exception as error:
-            if hasattr(error, "add_note"):
+            if sys.version_info >= (3, 11):
                 error.add_note(f"in {node.prim.name}, recorded at {node.location}")
             raise
         if node.prim.num_results == 1:
