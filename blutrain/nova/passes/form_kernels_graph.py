@@ -7,6 +7,8 @@ microseconds a touch, so IR is read once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mlir import ir
 
 from ...tensor.dtype import compute_dtype, int64
@@ -57,7 +59,7 @@ class Nest:
 
     __slots__ = ("extents", "operands", "places", "reduced", "result")
 
-    def __init__(self, extents, operands, result, reduced=frozenset(), places=None):
+    def __init__(self, extents, operands, result, reduced: Iterable[int] = (), places=None):
         self.extents: tuple[int, ...] = tuple(extents)
         self.operands: tuple[tuple[int | None, ...], ...] = tuple(tuple(o) for o in operands)
         self.result: tuple[int | None, ...] = tuple(result)
@@ -66,9 +68,8 @@ class Nest:
 
     def is_flip(self, operand: int, dim: int, extent: int) -> bool:
         """Whether that dimension of an operand is read whole, backwards."""
-        return (
-            self.places.get((operand, dim)) == (-1, extent - 1) and self.extents[self.operands[operand][dim]] == extent
-        )
+        axis = self.operands[operand][dim]
+        return self.places.get((operand, dim)) == (-1, extent - 1) and axis is not None and self.extents[axis] == extent
 
 
 class Node:
@@ -156,7 +157,8 @@ class StepGraph:
         described = self._types.get(type_)
         if described is None:
             described = self._types[type_] = (tuple(type_.shape), dtype_of(type_.element_type))
-        made = Value(len(self.values), *described, node, position)
+        shape, dtype = described
+        made = Value(len(self.values), shape, dtype, node, position)
         self.values.append(made)
         self._known[value] = made
         return made
