@@ -151,6 +151,7 @@ class Roots:
                 following = target if following is None else _common(following, target, found, depth)
                 if following == _EXIT:
                     break
+            assert following is not None  # a result that nobody uses leaves at once
             found[node.number] = following
             depth[node.number] = depth[following] + 1
         return found
