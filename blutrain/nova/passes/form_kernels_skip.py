@@ -32,9 +32,9 @@ def skip_attributes(results: list[Value], operands: list[Value]) -> dict[str, st
     return {SKIP: f"{flags.pop()} : i64", KEEP: f"array<i64: {', '.join(map(str, kept))}>"}
 
 
-def choice(node: Node) -> tuple[Value, Value] | None:
+def choice(node: Node | None) -> tuple[Value, Value] | None:
     """(flag, before) of a node that is `where(flag != 0, before, ...)` for one flag."""
-    if node.name != "where":
+    if node is None or node.name != "where":
         return None
     condition, before, _ = node.operands
     made = condition.node
