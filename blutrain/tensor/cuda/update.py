@@ -85,7 +85,7 @@ def update_rule(name: str):
         tensors, scalars = operands[: NUM_TENSORS[name]], operands[NUM_TENSORS[name] :]
         outputs = tuple(cupy.empty(a.shape, a.dtype) for a in (tensors[0], *tensors[2:]))
         _update(name, [(tensors, outputs)], [float(s) for s in scalars], attrs)
-        return outputs if len(outputs) > 1 else outputs[0]
+        return outputs[0] if len(outputs) == 1 else outputs
 
     return rule
 
