@@ -29,8 +29,8 @@ def philox_blocks(seed: int, draw: int, size: int):
         count = min(BLOCK, num_counters - first)
         block = words[:count]
         index = numpy.arange(first, first + count, dtype=numpy.uint64)
-        constant = [numpy.full(count, word, numpy.uint64) for word in split(draw)]
-        for lane, word in enumerate(philox(index & _MASK, index >> _SHIFT, *constant, split(seed))):
+        low, high = (numpy.full(count, word, numpy.uint64) for word in split(draw))
+        for lane, word in enumerate(philox(index & _MASK, index >> _SHIFT, low, high, split(seed))):
             block[:, lane] = word
         yield first * 4, block.reshape(-1)[: size - first * 4]
 
