@@ -181,6 +181,9 @@ def test_kernels_of_a_step(step, monkeypatch):
     counts = collections.Counter(kernel.anchor for kernel in kernels(module))
     assert counts["contract"] == 6 * LAYERS + 4 * CHUNKS
     assert counts["scatter"] == 2 and counts["gather"] == 2
+    updates = [k for k in kernels(module) if k.anchor == "map" and len(k.results) > 3]
+    sizes = collections.Counter(k.results[0].shape for k in updates)
+    assert sizes == {(WIDTH,): 1, (4 * WIDTH,): 1}, "updates of all vectors of one length are one kernel"
     with module.context:
         held = launches(module).graph.func.attributes
         skipped = [kernels(module)[i].anchor for i, place in enumerate(held["nova.skips"]) if place.value]

@@ -26,6 +26,8 @@ every assign gets memory of its own.
 
 from __future__ import annotations
 
+from math import prod
+
 from mlir import ir
 
 from ..capabilities import Capabilities, capabilities
@@ -33,10 +35,11 @@ from ..dialect.graph import Graph
 from .form_kernels_axes import Axes, Read
 from .form_kernels_emit import StepWriter
 from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, StepGraph
-from .form_kernels_groups import COLUMN, MAP, ROW, Group, Groups, Root
+from .form_kernels_groups import COLUMN, MAP, ROW, SMALL, Group, Groups, Root
 from .form_kernels_roots import Roots
 
 NAME = "form_kernels"
+MAX_UPDATES = 24  # results of a kernel of updates: each has about three operands, and all are arguments of a launch
 
 # Merges in order of what they save: (anchor that grows, anchor that is taken in).
 _MERGES = (
@@ -72,7 +75,24 @@ def form_groups(graph: StepGraph, target: Capabilities) -> Groups:
         # A merge can open the way for another: what lay between two groups is then part of one.
         while sum(_merge_readers(groups, readers, large, small) for readers in holders):
             pass
+    if target.is_wide:
+        _merge_updates(groups)
     return groups
+
+
+def _merge_updates(groups: Groups) -> None:
+    """Small maps that nobody waits for (updates of biases and of the weights of norms) share kernels: a launch costs more
+    than they do.
+    """
+    open_: dict[tuple[int, ...], Group] = {}
+    for group in groups.in_order():
+        extents = group.extents
+        if group.anchor != MAP or not extents or prod(extents) > SMALL or groups.after[group.number]:
+            continue
+        into = open_.get(extents)
+        fits = into is not None and len(into.roots) + len(group.roots) <= MAX_UPDATES
+        if not fits or not groups.try_merge(into, group, tuple(range(len(extents)))):
+            open_[extents] = group
 
 
 def _take_epilogues(groups: Groups, roots: Roots) -> None:
