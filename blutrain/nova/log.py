@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from ..tensor import dispatch
 from ..tensor.aval import Aval
@@ -155,7 +155,9 @@ class Log:
         for value, tensor in zip(step.operands, self.fresh.values(), strict=True):
             self._bind(value, tensor)
         for leaf, value in step.grad_operands:
-            self._bind(value, self.slots.get(self.leaf(leaf)))
+            grad = self.slots.get(self.leaf(leaf))
+            assert grad is not None  # the key of the event says so
+            self._bind(value, grad)
         self.fresh = {}
         self.scalars += scalars
         for generator, count in step.draws:
@@ -303,7 +305,7 @@ class Log:
         """Part the gradients of leaves that were brought in from the others."""
         for key, (leaf, value) in list((step.grads or {}).items()):
             name = self.leaf_name(leaf)
-            if name is not leaf:
+            if isinstance(name, int):
                 del step.grads[key]
                 step.input_grads.append((name, value))
 
@@ -362,6 +364,10 @@ class Log:
         self.next += 1
         return self.next - 1
 
+    @overload
+    def operand(self, x: Tensor) -> int: ...
+    @overload
+    def operand(self, x) -> int | Constant: ...
     def operand(self, x) -> int | Constant:
         """The value number (or constant) of an operand; a real tensor not seen before is captured by reference."""
         if not isinstance(x, Tensor):
@@ -377,6 +383,7 @@ class Log:
     def bind_gradient(self, parameter: Tensor) -> int:
         """Enter the real gradient in `p.grad` as an operand of the event: it is looked up again at each replay."""
         grad = self.slots.get(parameter)
+        assert grad is not None
         value = self._new_value(grad._aval)
         self.current.grad_operands.append((self.leaf_name(parameter), value))
         self._bind(value, grad)
@@ -403,7 +410,8 @@ class Log:
         """Remember what the tape's node `on_tape` (None: it is not on the tape) needs, for a later rebuild."""
         if on_tape is None:
             return
-        kept += tuple([self.operand(t) for t in on_tape.kept()])
+        saved: list[Tensor] = on_tape.kept()
+        kept += tuple([self.operand(t) for t in saved])
         kept += tuple([x.value for x in operands if isinstance(x, (RuntimeFloat, RuntimeInt))])
         # a pending leaf was made in this body and is gone after it: no gradient need reach it later
         wants = [e is not None and not (isinstance(e, Tensor) and e._pending is not None) for e in on_tape.edges]
@@ -437,7 +445,9 @@ class Log:
     def copy(self, tensor: Tensor, location: Location) -> int:
         """The number of a copy: two memories must not have one number."""
         with dispatch.tape.no_grad():
-            return self.primitive(TABLE["copy"], (tensor,), {}, location)._pending.value
+            copied = self.primitive(TABLE["copy"], (tensor,), {}, location)
+        assert isinstance(copied, Tensor)
+        return copied._pending.value
 
     def _state_value(self, target: Tensor) -> int:
         """The value of a real tensor before anything in this log changed it."""
@@ -470,7 +480,9 @@ class Log:
             node = next((step.views[value] for step in steps if value in step.views), None)
             if node is None:
                 return value
-            value = node.operands[0]
+            base = node.operands[0]
+            assert isinstance(base, int)  # there is no view of a constant
+            value = base
 
     def is_shared(self, target: Tensor, value: Tensor) -> bool:
         """Whether a change of `target` to `value` in place cannot be recorded.
