@@ -15,7 +15,7 @@ import random
 import types
 import weakref
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy
 
@@ -266,7 +266,7 @@ def _can_change(value) -> bool:
         return False
     if isinstance(value, (tuple, frozenset)):
         return any(_can_change(v) for v in value)
-    if is_dataclass(value) and value.__dataclass_params__.frozen:
+    if is_dataclass(value) and value.__dataclass_params__.frozen:  # pyright: ignore[reportAttributeAccessIssue] (no stub has it)
         return any(_can_change(v) for v in vars(value).values()) if hasattr(value, "__dict__") else False
     return isinstance(value, (list, dict, set, numpy.ndarray)) or hasattr(value, "__dict__")
 
@@ -316,5 +316,5 @@ def _settings() -> tuple:
 
 def random_state() -> tuple:
     """Python's and NumPy's global random states, to see whether forward moved them."""
-    name, keys, *rest = numpy.random.get_state(legacy=True)
+    name, keys, *rest = cast(tuple[Any, ...], numpy.random.get_state(legacy=True))
     return random.getstate(), name, keys.tobytes(), tuple(rest)
