@@ -164,7 +164,7 @@ class Step:
     leaves: dict[tuple, Leaves] = field(default_factory=dict)
     rests: dict[int, tuple[int, list[Tensor]]] = field(default_factory=dict)
     clipped: dict[tuple, tuple[int, list[Tensor], list[Tensor]]] = field(default_factory=dict)
-    graphs: dict[frozenset, Any] = field(default_factory=dict)
+    graphs: dict[tuple[frozenset[int], tuple[int, ...]], Any] = field(default_factory=dict)
     executable: Any = None
     ran: int = 0
     _arrays: dict[int, int] = field(default_factory=dict)
