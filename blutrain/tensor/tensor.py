@@ -6,7 +6,7 @@ the array: a pending tensor (recorded by nova, not computed yet) has none before
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
@@ -77,6 +77,7 @@ class Tensor(_Methods):
         "grad_fn",
         "requires_grad",
     )
+    _pending: Any  # the handle is the recorder's
     __array_ufunc__ = None  # a NumPy array on the left of an operator leaves the operation to us
 
     def __init__(self, *args, **kwargs):
