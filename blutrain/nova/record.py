@@ -185,9 +185,11 @@ class Recorder(GradientEvents):
 
     def _record_primitive(self, prim: Primitive, operands, attrs):
         log = self.log
+        assert log is not None
         location = Location(*(self.location or user_location()))
         if prim.name == "assign":
-            return self._record_assign(log, *operands, location)
+            target, value = operands
+            return self._record_assign(log, target, value, location)
         try:
             return log.primitive(prim, operands, attrs, location)
         except NeedsValue:
@@ -256,6 +258,7 @@ class Recorder(GradientEvents):
                 seed, base = self.log.draw_scalars[id(generator)]
                 return seed, base, count
         seed, base = self.log.scalar(generator.seed), self.log.scalar(generator.counter)
+        assert isinstance(seed, RuntimeInt) and isinstance(base, RuntimeInt)
         self.log.draw_scalars[id(generator)] = seed, base
         step.draws.append((generator, 1))
         generator.draw()
@@ -321,6 +324,7 @@ class Recorder(GradientEvents):
     def refuse(self, reason: str, *, location: Location | None = None, detail: str = "") -> None:
         """Stop recording: run what was recorded by the eager rules and let the rest of the step run eagerly."""
         log = self.log
+        assert log is not None and log.current is not None  # an event is being recorded
         location = location or Location(*(self.location or user_location()))
         refuse(reason, location, strict=log.owner is not None and log.owner.options.strict, detail=detail)
         log.refused = reason, location
