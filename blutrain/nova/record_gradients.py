@@ -21,6 +21,7 @@ class GradientEvents:
         log: Log | None
         recording: bool
         slots: GradSlots
+        location: tuple[str, int] | None
         _optimizer_keys: dict[int, tuple[int, int]]
         _groupings: dict[tuple, int]
 
@@ -36,10 +37,8 @@ class GradientEvents:
         """loss.backward() on pending roots, or on what a replayed sequence left: NotImplemented for any other."""
         log = self._log_of(roots)
         graph = None if log is not None or self.recording or retain_graph or create_graph else _replayable_graph(roots)
-        if log is None and graph is None:
-            return NotImplemented
         if log is None:
-            return self._backward_of_graph(graph, roots, grads)
+            return NotImplemented if graph is None else self._backward_of_graph(graph, roots, grads)
         log.fresh = {}
         options = retain_graph, create_graph, _syncing()
         base = ("backward", operand_key(log, tuple(roots)), operand_key(log, tuple(grads)), *options)
@@ -134,6 +133,7 @@ class GradientEvents:
                 averages = reducer.reduce({id(leaf): log.grad_tensor(leaf) for leaf in mine})
             for leaf in mine:
                 held = log.grad_tensor(leaf)
+                assert held is not None and step.grads is not None
                 log.assign(held, averages[id(leaf)], Location(*(self.location or ("<backward>", 0))))
                 step.grads[id(leaf)] = leaf, log.operand(held)
 
@@ -144,9 +144,11 @@ class GradientEvents:
             self._accumulate_eagerly(leaf, grad)
             return
         step = log.current
+        assert step is not None and step.grads is not None
         gate = next((k for k, p in log.proxies.items() if p is leaf), None)
         if gate is not None:
             value = log.find(next(t for t in log.externals.values() if id(t) == gate))
+            assert value is not None
             step.boundary.append((value, log.operand(grad)))
             return
         location = Location(*(self.location or ("<backward>", 0)))
@@ -154,6 +156,7 @@ class GradientEvents:
         state = self.slots.state(leaf)
         if id(leaf) in step.grads:
             held = log.grad_tensor(leaf)
+            assert held is not None
             total = held + grad
             if not log.is_shared(held, total):
                 log.assign(held, total, location)
@@ -162,6 +165,7 @@ class GradientEvents:
             grad = total
         elif state == "value":
             old = leaf._grad
+            assert old is not None
             log.bind_gradient(leaf)
             total = old + grad
             log.assign(old, total, location)
@@ -260,6 +264,7 @@ class GradientEvents:
         def body(numbers):
             step = log.current
             step.grads = dict(log.grads)
+            clipped: list[Tensor]
             with self._body(), dispatch.tape.no_grad():
                 norm, clipped = clip([log.grad_tensor(p) for p in mine], numbers[0], **options)
             for p, g in zip(mine, clipped, strict=True):
@@ -346,7 +351,9 @@ class GradientEvents:
         if pending is not None:
             return pending
         log.bind_gradient(parameter)
-        return parameter._grad
+        grad = parameter._grad
+        assert grad is not None
+        return grad
 
     def _optimizer_key(self, optimizer) -> tuple:
         """A small key for which parameters and state tensors an optimizer updates, and how."""
