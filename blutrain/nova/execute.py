@@ -179,6 +179,7 @@ def _compile(log: Log, step: Step, outputs: list[int], trace: Trace | None = Non
     _forget(step.executable)
     step.executable = entry
     options = log.owner.options if log.owner is not None else None
+    location = ""
     if log.device.type not in PIPELINES:
         reason, detail = "device", str(log.device)
     elif not _room_for(entry):
@@ -190,9 +191,9 @@ def _compile(log: Log, step: Step, outputs: list[int], trace: Trace | None = Non
             announce(entry.program, log.owner)
             return entry
         except NovaError as error:
-            reason, detail = "unsupported", str(error)
+            reason, detail, location = "unsupported", str(error), error.location
     entry.final = True
-    location = trace.nodes[0].location if trace.nodes else "<empty>"
+    location = location or (str(trace.nodes[0].location) if trace.nodes else "<empty>")
     refuse(reason, location, strict=options is not None and options.strict, detail=detail)
     return entry
 
@@ -265,7 +266,9 @@ def _view(log: Log, results: dict[int, Any], views: dict[int, int]) -> None:
         if node is None:
             tensor = log.externals.get(value)
             return (tensor if tensor is not None else log.captured(value))._array
-        return dispatch.execute(node.prim, log.device, [array(node.operands[0])], node.attrs)
+        base = node.operands[0]
+        assert isinstance(base, int)  # there is no view of a constant
+        return dispatch.execute(node.prim, log.device, [array(base)], node.attrs)
 
     for value in views:
         results[value] = array(value)
@@ -286,7 +289,9 @@ def _resolve(log: Log, held: dict[int, list[Tensor]], results: dict[int, Any], v
         base = log.externals.get(root)
         if base is None:
             base = next(iter(held.get(root, ())), None) if log.is_made(root) else log.captured(root)
-        for tensor in held.get(value, ()) if base is not None else ():
+        if base is None:
+            continue
+        for tensor in held.get(value, ()):
             dispatch.link_view(tensor, base)
 
 
