@@ -363,6 +363,7 @@ def _unpacked(words: np.ndarray, dtype: str) -> list[np.ndarray]:
 _PTX: list[tuple[str, Callable]] = [
     (r"cp\.async\.c[ag]\.\S+ \[\$0\+(-?\d+)\], \[\$1\+(-?\d+)\], (\d+)", _Block.copy),
     (r"@p ld\.global(?:\.nc)?(?:\.v(\d))?\.b(\d+) .*\[\$\d+\+(-?\d+)\]", _Block.load_if),
+    (r"\.pragma", lambda *_: None),
     (r"cp\.async\.commit_group", _Block.commit),
     (r"cp\.async\.wait_group (\d+)", _Block.wait),
     (r"ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?\.shared\.b16 .*\[\$4\+(\d+)\]", _Block.matrices),

@@ -99,6 +99,8 @@ class Product:
         last = out.add(self.shared, ahead * tiles.stage_bytes)
 
         def step(index: str, carried: list[str]) -> list[str]:
+            # ptxas would unroll a loop of few steps whole, and keep fragments of several until registers spill.
+            out.asm(".pragma \\22nounroll\\22;", "")
             read, write = carried[:2]
             loaded, sums = carried[2 : 2 + num_loaded], carried[2 + num_loaded :]
             following = self._next(read, last)
