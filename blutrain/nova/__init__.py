@@ -1,8 +1,11 @@
 """nova: the JIT compiler. `model.compile()` turns it on; see docs/architecture.md for the whole way.
 
-Reading order: trace (what is recorded), log and record (events, replay), execute (the flush), interpret and program (the two
-executors), then import_trace, dialect, passes, kernel, clone and cpu (the compiler). Imports tensor, autograd's slot in dispatch and nn's
-Module; MLIR only below import_trace, so that a program from the disk cache loads without it.
+Reading order: trace (what a program is made of), steps (the tree of recorded events), log and log_recording (what is
+pending), record and record_gradients (events as user code causes them), compiled, keys and slots (when a step serves
+again), escapes and refuse (when it cannot), execute (the flush), retape and open_graph (backward after it), interpret
+and program (the two executors); then import_trace, dialect, passes, kernel, clone, cpu and gpu (the compiler). Imports
+tensor, autograd's slot in dispatch and nn's Module; MLIR only below import_trace, so that a program from the disk cache
+loads without it.
 """
 
 from __future__ import annotations
