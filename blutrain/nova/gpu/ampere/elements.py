@@ -18,7 +18,7 @@ from blutrain.nova.cpu.contract_value import linear_step, memory_dtype, zero
 from blutrain.nova.gpu.ampere.region import cloner
 from blutrain.nova.gpu.emit_region import convert
 from blutrain.nova.gpu.hopper.builder import Builder, Integer, struct
-from blutrain.nova.kernel import ITEM_BYTES, Access, Index
+from blutrain.nova.kernel import ITEM_BYTES, Access, Index, Operand
 
 MAX_ACCESS_BYTES = 16
 
@@ -131,6 +131,7 @@ class Elements:
 
     def _emit_load(self, access: Access, run: Run, start: int, piece: int, moving: tuple[str, ...]) -> list[str]:
         out, dtype = self.out, memory_dtype(access.dtype)
+        assert isinstance(access.source, Operand)
         constant = access.source.index not in self.aliased
         inside = self.inside(run, start, moving)
         if inside is not None:
@@ -197,13 +198,16 @@ class Elements:
     def _thread_pointer(self, access: Access, terms: list[tuple[Integer, int]]) -> str:
         out, total, constant = self.out, None, 0
         for index, step in terms:
-            if isinstance(index, int) or step == 0:
-                constant += 0 if step == 0 else index * step
+            if step == 0:
+                continue
+            if isinstance(index, int):
+                constant += index * step
                 continue
             term = out.widen(index)
             if step != 1:
                 term = out.value(f"arith.muli {term}, {out.name(step, 'i64')} : i64")
             total = term if total is None else out.value(f"arith.addi {total}, {term} : i64")
+        assert isinstance(access.source, Operand)
         base = f"%p{access.source.index}"
         if total is not None:
             base = out.pointer(base, total, memory_dtype(access.dtype))

@@ -20,7 +20,7 @@ from blutrain.nova.gpu.ampere.elements import Elements, Run, run
 from blutrain.nova.gpu.ampere.mainloop import Block
 from blutrain.nova.gpu.ampere.tiles import VECTOR_BYTES, Tiles
 from blutrain.nova.gpu.hopper.builder import Builder, Integer
-from blutrain.nova.kernel import ITEM_BYTES
+from blutrain.nova.kernel import ITEM_BYTES, Operand
 
 EXACT = ("fp32", "f64")
 
@@ -73,7 +73,9 @@ class Finish:
     def _is_transposed(self, store: Store) -> bool:
         """Is it worth storing along m. Not where the result may be an operand that later rows read."""
         inner = self.contract.axes["m"][-1:]
-        is_aliased = self.contract.kernel.aliases[store.access.source.index - len(self.contract.kernel.operands)] >= 0
+        kernel, place = self.contract.kernel, store.access.source
+        assert isinstance(place, Operand)
+        is_aliased = kernel.aliases[place.index - len(kernel.operands)] >= 0
         return bool(inner) and store.access.strides[inner[0]] == 1 and not is_aliased
 
     def _with_init(self, sums: list[str], at: Run) -> list[str]:

@@ -128,9 +128,10 @@ def _side(contract: Contract, factor: Factor, dtype: str) -> Side:
     access = value.access if isinstance(value, Load) and not region and dtype_of(value) == dtype else None
     if access is None or not isinstance(access.source, Operand):
         return Side(factor.axis, value, factor, region, dtype, major, 0, {})
-    step = {axis: _step(contract, access, axis) for axis in (factor.axis, "k")}
-    piece = _piece(contract, access, step, major) if None not in step.values() else 0
-    return Side(factor.axis, value, factor, region, dtype, major, piece, step)  # type: ignore[arg-type]
+    steps = {axis: _step(contract, access, axis) for axis in (factor.axis, "k")}
+    step = {axis: number for axis, number in steps.items() if number is not None}
+    piece = _piece(contract, access, step, major) if len(step) == len(steps) else 0
+    return Side(factor.axis, value, factor, region, dtype, major, piece, step)
 
 
 def _step(contract: Contract, access: Access, axis: str) -> int | None:
