@@ -14,6 +14,7 @@ other); mpi, nccl, group (who reduces); collectives (the primitives); buckets, r
 from __future__ import annotations
 
 from .collectives import all_gather, all_reduce, barrier, broadcast, recv, reduce_scatter, send
+from .data import Sampler, shard
 from .data_parallel import DataParallel
 from .environment import is_launched, restart_count
 from .errors import CollectiveTimeout, PeerLost
@@ -26,6 +27,8 @@ from .group import (
     get_world_size,
     init_process_group,
     is_initialized,
+    local_device,
+    require_equal,
 )
 from .store import StoreError
 
@@ -34,6 +37,7 @@ __all__ = [
     "DataParallel",
     "PeerLost",
     "ProcessGroup",
+    "Sampler",
     "StoreError",
     "Work",
     "all_gather",
@@ -47,8 +51,11 @@ __all__ = [
     "init_process_group",
     "is_initialized",
     "is_launched",
+    "local_device",
     "recv",
     "reduce_scatter",
+    "require_equal",
     "restart_count",
     "send",
+    "shard",
 ]

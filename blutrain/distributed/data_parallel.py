@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 from ..autograd import no_grad
@@ -23,7 +24,7 @@ from ..tensor.dtype import float64
 from ..tensor.ops.effect import assign
 from ..tensor.tensor import Tensor
 from .collectives import all_reduce, broadcast
-from .group import init_process_group
+from .group import init_process_group, require_equal
 from .reducer import Reducer
 
 
@@ -116,21 +117,16 @@ class DataParallel(Module):
 
     def _agree(self, group) -> None:
         """Errors: ValueError where the ranks' models or seeds differ."""
-        module = self.module
-        named = [*module.named_parameters(), *module.named_buffers()]
-        mine = {
-            "the number of tensors": len(named),
-            "the seed (blutrain.manual_seed)": random.default_generator.seed,
-            **{f"tensor {i}": f"{n} {t._aval} {t.requires_grad}" for i, (n, t) in enumerate(named)},
-        }
+        require_equal("the seed (blutrain.manual_seed)", random.default_generator.seed)
+        named = [*self.module.named_parameters(), *self.module.named_buffers()]
+        mine = [f"{name} {t._aval}{' trained' if t.requires_grad else ''}" for name, t in named]
         everyone = group.exchange("comparing models", mine)
-        for what in everyone[0]:
-            for rank, theirs in enumerate(everyone):
-                if theirs.get(what) != everyone[0][what]:
-                    expected, got = f"{everyone[0][what]} (rank 0)", f"{theirs.get(what, 'nothing')} (rank {rank})"
-                    rule = f"the ranks differ in {what}"
-                    help = "build the same model from the same seed on every rank"
-                    raise ValueError(message("DataParallel", rule, expected=expected, got=got, help=help))
+        for rank, theirs in enumerate(everyone):
+            for ours, other in zip_longest(everyone[0], theirs, fillvalue="nothing"):
+                if ours != other:
+                    expected, got = f"{ours} (rank 0)", f"{other} (rank {rank})"
+                    help = "build the same model on every rank"
+                    raise ValueError(message("DataParallel", "models differ", expected=expected, got=got, help=help))
 
     def _take_over(self, group) -> None:
         """Rank 0's values everywhere. Errors: RuntimeError where they did not arrive whole."""

@@ -27,7 +27,8 @@ from .watch import Entry, Watch
 
 END_SECONDS = 30.0  # how long a rank that is done waits for the others before it leaves MPI
 LEAVE_SECONDS = 5.0  # how long rank 0 then stays for ranks that are slower in leaving
-SPIN_SECONDS, LONGEST_PAUSE = 100e-6, 1e-3  # a wait asks in a loop for so long, then with growing pauses
+# A wait asks in a loop for so long (where ranks share cores: not for long), then with growing pauses.
+SPIN_SECONDS, SHARED_SPIN_SECONDS, LONGEST_PAUSE = 5e-3, 50e-6, 1e-3
 
 
 class Work:
@@ -55,6 +56,8 @@ class ProcessGroup:
         self.world, self.rank, self.size = world, world.rank, world.size
         self.has_failed = False
         self._exchanges = 0
+        crowded = world.local_size > (os.cpu_count() or 1)
+        self._spin_seconds = SHARED_SPIN_SECONDS if crowded else SPIN_SECONDS
         self._mpi: MpiBackend | None = None
         self._nccl: Any = None
         self._local = LocalBackend() if world.size == 1 else None
@@ -130,10 +133,12 @@ class ProcessGroup:
             return
         begin, pause = time.perf_counter(), 20e-6
         while not request.is_done():
-            if time.perf_counter() - begin > SPIN_SECONDS:
-                self.watch.check(entry)
-                time.sleep(pause)
-                pause = min(1.5 * pause, LONGEST_PAUSE)
+            if time.perf_counter() - begin < self._spin_seconds:
+                time.sleep(0)  # lets another thread, or process, have the core
+                continue
+            self.watch.check(entry)
+            time.sleep(pause)
+            pause = min(1.5 * pause, LONGEST_PAUSE)
 
     # ---------------------------------------------------------------- small facts, by the store
 
@@ -181,6 +186,7 @@ class ProcessGroup:
         self.store.close()
         if self._server is not None:
             self._server.wait_until_left(LEAVE_SECONDS)
+            self._server.close()
 
     def _abort(self) -> None:
         if self._nccl is not None:
@@ -236,6 +242,38 @@ def destroy_process_group() -> None:
         group, _group = _group, None
         atexit.unregister(group.close)
         group.close()
+
+
+def require_equal(what: str, value: Any) -> None:
+    """All ranks call it. Errors: ValueError where `value` (of what JSON holds) is another one on some rank."""
+    values = get_group().exchange(f"comparing {what}", value)
+    for rank, other in enumerate(values):
+        if other != values[0]:
+            expected, got = f"{values[0]} (rank 0)", f"{other} (rank {rank})"
+            raise ValueError(message("distributed", f"the ranks differ in {what}", expected=expected, got=got))
+
+
+def local_device(kind: str = "cuda") -> Device:
+    """This rank's device of its host: the CPU, or the GPU with the number of its rank there.
+
+    Errors: RuntimeError where there are more ranks than GPUs.
+    """
+    if kind == "cpu":
+        return Device("cpu")
+    world = read_world()
+    count = Device("cuda").xp.cuda.runtime.getDeviceCount()
+    if world.local_rank >= count:
+        raise RuntimeError(
+            message(
+                "distributed",
+                f"rank {world.rank} has no GPU of its own",
+                expected=f"at least {world.local_size} GPUs on this host, one for each rank",
+                got=str(count),
+                location=("", 0),
+                help="start fewer ranks (--nproc-per-node), or train on the CPU",
+            )
+        )
+    return Device("cuda", world.local_rank)
 
 
 def flush_pending() -> None:

@@ -49,18 +49,6 @@ class NcclBackend:
 
     def __init__(self, world: World, store: Client, device: int):
         self.cupy, nccl = _import()
-        count = self.cupy.cuda.runtime.getDeviceCount()
-        if device >= count:
-            raise RuntimeError(
-                message(
-                    "distributed",
-                    f"rank {world.rank} has no GPU of its own",
-                    expected=f"at least {world.local_size} GPUs on this host, one for each rank",
-                    got=f"{count}",
-                    location=("", 0),
-                    help="start fewer ranks (--nproc-per-node), or train on the CPU",
-                )
-            )
         self.rank, self.size = world.rank, world.size
         with self.cupy.cuda.Device(device):
             self.stream = self.cupy.cuda.Stream(non_blocking=True)

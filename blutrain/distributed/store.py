@@ -6,6 +6,7 @@ hear of ranks that die or do not come. Tensors never pass through it. A request 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -62,6 +63,10 @@ class Server:
         self._count(rank, -1)
         if watched and self.states.get(rank, {}).get("end") is None:
             self._lose(rank, "its process is gone")
+
+    def close(self) -> None:
+        """Take no more connections."""
+        self._listener.close()
 
     def _count(self, rank: int | None, change: int) -> None:
         with self._changed:
@@ -152,6 +157,7 @@ class Client:
         except (OSError, ValueError) as fault:
             answer = {"error": f"what listens at {self._where} is no store of blutrain ({fault})"}
         if answer.get("magic") != MAGIC:
+            self.close()
             help = "choose another --master-port (MASTER_PORT); start each rank once, all with one WORLD_SIZE"
             raise StoreError(_text("the ranks cannot meet", got=answer.get("error", self._where), help=help))
         self.token: str = answer["token"]
@@ -174,10 +180,10 @@ class Client:
         return self.ask({"do": "get", "names": names, "seconds": seconds})
 
     def close(self) -> None:
-        try:
+        with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
+        with contextlib.suppress(OSError):
+            self._lines.close()
         self._connection.close()
 
 

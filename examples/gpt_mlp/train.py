@@ -22,6 +22,7 @@ from .curve import LossCurve
 from .model import MLPGPT
 from .options import FIXED, fill_in, model_config, parse
 from .precision import pick_device, set_precision
+from .ranks import Ranks, restarted
 from .report import Clock, JsonLines, is_finite, peak_memory_bytes, progress_line
 from .sample import sample
 
@@ -40,6 +41,7 @@ class Run:
 
     options: argparse.Namespace
     device: str
+    ranks: Ranks
     corpus: Corpus
     model: MLPGPT
     optimizer: AdamW
@@ -49,6 +51,7 @@ class Run:
     step: int = 0
     saved_step: int | None = None
     interrupted: bool = field(default=False)
+    stops: bool = False
 
     @property
     def checkpoint(self) -> Path:
@@ -65,11 +68,12 @@ def prepare(argv: list[str] | None = None) -> Run:
     Errors: ValueError, OSError, ImportError, RuntimeError for what cannot be had.
     """
     given = parse(argv)
-    saved = None
-    if given.resume:
-        saved = checkpoint.read_extra(Path(given.out or "runs/gpt_mlp") / "checkpoint.safetensors")
+    saved, path = None, Path(given.out or "runs/gpt_mlp") / "checkpoint.safetensors"
+    if given.resume or restarted(path):
+        given.resume, saved = True, checkpoint.read_extra(path)
     options = fill_in(given, saved and saved["options"])
-    device = pick_device(options.device)
+    ranks = Ranks(options.batch_size)
+    device = ranks.device(pick_device(options.device))
     corpus = load_corpus(options.data, options.tokenizer, options.vocab_size)
     options.vocab_size = options.vocab_size or (corpus.tokenizer.vocab_size if corpus.tokenizer else BIN_VOCAB_SIZE)
     check_vocabulary(corpus, options.vocab_size)
@@ -85,15 +89,17 @@ def prepare(argv: list[str] | None = None) -> Run:
     run = Run(
         options,
         device,
+        ranks,
         corpus,
         model,
         optimizer,
         WarmupCosineLR(optimizer, warmup, options.steps),
-        Batches(corpus.train, options.batch_size, options.block_size, options.seed),
-        Batches(corpus.validation, options.batch_size, options.block_size, options.seed, VALIDATION),
+        Batches(corpus.train, options.batch_size, options.block_size, options.seed, rows=ranks.mine),
+        Batches(corpus.validation, options.batch_size, options.block_size, options.seed, VALIDATION, ranks.mine),
     )
     if saved is not None:
         run.step = run.saved_step = checkpoint.load(run.checkpoint, model, optimizer, run.scheduler)["step"]
+    ranks.wrap(model, corpus.fingerprint)
     if options.compile:
         model.compile(precision=compile_precision, first_step="eager" if saved is None else "compiled")
     return run
@@ -114,13 +120,14 @@ def tensors(arrays: tuple, device: str) -> list[bt.Tensor]:
 def train_step(run: Run) -> tuple[bt.Tensor, bt.Tensor]:
     """One optimizer step.
 
-    Returns its mean loss and the norm of its gradients before clipping, both still on the device.
+    Returns its mean loss (over this rank's rows) and the norm of its gradients before clipping, both still on the
+    device.
     """
-    accumulate = run.options.grad_accum
+    accumulate, model = run.options.grad_accum, run.ranks.ddp or run.model
     total = None
     for micro in range(accumulate):
-        loss = run.model(*tensors(run.train_data.batch(run.step * accumulate + micro), run.device)) / accumulate
-        loss.backward()
+        loss = model(*tensors(run.train_data.batch(run.step * accumulate + micro), run.device)) / accumulate
+        run.ranks.backward(loss, is_last=micro == accumulate - 1)
         total = loss.detach() if total is None else total + loss.detach()
     norm = nn.utils.clip_grad_norm_(run.model.parameters(), run.options.clip or float("inf"))
     run.optimizer.step()
@@ -134,16 +141,18 @@ def evaluate(run: Run) -> float:
     """The mean loss over the same EVAL_BATCHES validation batches each time."""
     run.model.eval()
     with bt.no_grad():
-        losses = [run.model(*tensors(run.validation_data.batch(n), run.device)).item() for n in range(EVAL_BATCHES)]
+        batches = (tensors(run.validation_data.batch(n), run.device) for n in range(EVAL_BATCHES))
+        losses = [run.ranks.mean(run.model(*batch)) for batch in batches]
     run.model.train()
     return sum(losses) / len(losses)
 
 
 def save(run: Run) -> None:
-    """Write the checkpoint. Errors: checkpoint.CheckpointError; the old one is then unchanged."""
+    """Write the checkpoint (the first rank does). Errors: checkpoint.CheckpointError; the old one is then unchanged."""
     kept = {name: getattr(run.options, name) for name in [*FIXED, "data"]}
     extra = {"step": run.step, "options": kept, "fingerprint": run.corpus.fingerprint}
-    checkpoint.save(run.checkpoint, run.model, run.optimizer, run.scheduler, extra)
+    if run.ranks.is_first:
+        checkpoint.save(run.checkpoint, run.model, run.optimizer, run.scheduler, extra)
     run.saved_step = run.step
 
 
@@ -151,25 +160,27 @@ def train(run: Run) -> None:
     """Steps until the schedule ends, --stop-after is reached, or Ctrl-C; leaves a checkpoint."""
     options = run.options
     last = min(options.steps, options.stop_after or options.steps)
-    curve = LossCurve(Path(options.out), run.step)
-    lines = JsonLines(options.json, append=options.resume)
+    curve = LossCurve(Path(options.out), run.step) if run.ranks.is_first else None
+    lines = JsonLines(options.json if run.ranks.is_first else None, append=options.resume)
     clock = Clock()
     clock.restart(run.step)
     with contextlib.closing(lines), stop_on_signal(run):
-        while run.step < last and not run.interrupted:
+        while run.step < last and not run.stops:
             lr = run.optimizer.param_groups[0]["lr"]
             loss, norm = train_step(run)
-            due = run.step == last or run.interrupted
-            if due or run.step == 1 or run.step % options.log_every == 0 or run.step % options.eval_every == 0:
-                log(run, lr, loss.item(), norm.item(), due, clock, curve, lines)
+            shown = run.step in (1, last) or run.step % options.log_every == 0 or run.step % options.eval_every == 0
+            if shown or run.ranks.size == 1:
+                run.stops = run.ranks.any(run.interrupted)  # several ranks stop at the same step
+            if shown or run.stops:
+                log(run, lr, run.ranks.mean(loss), norm.item(), run.stops or run.step == last, clock, curve, lines)
     if run.saved_step != run.step:
         save(run)
-    if curve.draw() is None:
+    if curve is not None and curve.draw() is None:
         print("no loss.png: matplotlib is not installed (the curve is in loss.csv)")
 
 
 def log(
-    run: Run, lr: float, loss: float, norm: float, due: bool, clock: Clock, curve: LossCurve, lines: JsonLines
+    run: Run, lr: float, loss: float, norm: float, due: bool, clock: Clock, curve: LossCurve | None, lines: JsonLines
 ) -> None:
     """Show a step; validate and save where it is time.
 
@@ -191,9 +202,10 @@ def log(
     with clock.paused():
         if due or run.step % run.options.eval_every == 0:
             record["val_loss"] = evaluate(run)
-        print(progress_line(record, run.options.steps), flush=True)
-        lines.write(record)
-        curve.add(run.step, loss, record.get("val_loss"))
+        if curve is not None:
+            print(progress_line(record, run.options.steps), flush=True)
+            lines.write(record)
+            curve.add(run.step, loss, record.get("val_loss"))
         if "val_loss" in record and not due:
             try:
                 save(run)
@@ -228,7 +240,8 @@ def stop_on_signal(run: Run):
         if run.interrupted:
             raise KeyboardInterrupt
         run.interrupted = True
-        print("stopping after this step (once more: at once, without saving)", file=sys.stderr, flush=True)
+        when = "after this step" if run.ranks.size == 1 else "at the next step that is shown"
+        print(f"stopping {when} (once more: at once, without saving)", file=sys.stderr, flush=True)
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -242,9 +255,10 @@ def describe(run: Run) -> str:
     parameters = sum(p.numel() for p in run.model.parameters())
     mode = "compiled" if run.options.compile else "eager"
     start = f"from step {run.step}, " if run.step else ""
+    ranks = f", {run.ranks.size} ranks" if run.ranks.size > 1 else ""
     return (
         f"{run.corpus.name}: {len(run.corpus.train):,} tokens to train on, {len(run.corpus.validation):,} to validate\n"
-        f"MLP-GPT with {parameters / 1e6:.2f}M parameters on {run.device}, {run.options.precision}, {mode}; "
+        f"MLP-GPT with {parameters / 1e6:.2f}M parameters on {run.device}, {run.options.precision}, {mode}{ranks}; "
         f"{start}{run.options.steps} steps of {run.tokens_per_step:,} tokens"
     )
 
@@ -266,7 +280,8 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError, ImportError, RuntimeError) as fault:
         print(f"error: {fault}", file=sys.stderr)
         return 2
-    print(describe(run), flush=True)
+    if run.ranks.is_first:
+        print(describe(run), flush=True)
     try:
         train(run)
     except (TrainingError, checkpoint.CheckpointError, OSError) as fault:
@@ -275,6 +290,8 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"stopped; {what_is_saved(run)}", file=sys.stderr)
         return 130
+    if not run.ranks.is_first:
+        return 130 if run.interrupted else 0
     if run.step < run.options.steps:
         print(f"saved {run.checkpoint} at step {run.step}; to go on:\n  {resume_command(run)}")
     elif run.options.sample_tokens > 0:
@@ -287,7 +304,7 @@ def resume_command(run: Run) -> str:
     import shlex
 
     mode = "" if run.options.compile else " --no-compile"
-    return f"python -m examples.gpt_mlp.train --resume --out {shlex.quote(str(run.options.out))}{mode}"
+    return f"{run.ranks.command()} --resume --out {shlex.quote(str(run.options.out))}{mode}"
 
 
 if __name__ == "__main__":

@@ -1,0 +1,252 @@
+"""Ranks that train together: collectives, the same numbers as one process, failures, resuming. MPI on CPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from distributed_support import PROGRAMS, ROOT, environment, launch, program, start
+from safetensors.numpy import load_file
+
+pytest.importorskip("mpi4py", reason="needs blutrain[distributed]")
+
+SMALL = "--n-embd 16 --n-layer 1 --block-size 8 --batch-size 6 --sample-tokens 0 --device cpu --log-every 1".split()
+EXAMPLE = ["-m", "examples.gpt_mlp.train"]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_collectives(ranks):
+    status, _, err = program(ranks, "collectives")
+    assert status == 0, err
+
+
+def test_data_parallel_cases():
+    status, _, err = program(2, "data_parallel")
+    assert status == 0, err
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """The float64 losses of a single process."""
+    path = tmp_path_factory.mktemp("single") / "losses.json"
+    command = [sys.executable, PROGRAMS, "training", str(path), "eager"]
+    subprocess.run(command, env=environment(), cwd=ROOT, check=True, timeout=60)
+    return json.loads(path.read_text())["eager"]
+
+
+@pytest.mark.parametrize("ranks, modes", [(2, "eager,compiled"), (3, "eager"), (4, "eager,compiled")])
+def test_ranks_train_as_one_process_does(ranks, modes, single, tmp_path):
+    """Uneven parts, several buckets of odd sizes; every rank checks that all parameters are equal bit for bit."""
+    status, _, err = program(ranks, "training", str(tmp_path / "found.json"), modes)
+    assert status == 0, err
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert len(single) == 50 and single[-1] < single[0]
+    for mode in modes.split(","):
+        np.testing.assert_allclose(found[mode], single, rtol=0, atol=1e-9)
+    assert found["difference"] <= 1e-6
+
+
+# ---------------------------------------------------------------- the example
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"the quick brown fox jumps over the lazy dog. " * 200)
+    return path
+
+
+def flags(text, out, mode, *more):
+    chosen = "--compile" if mode == "compiled" else "--no-compile"
+    return [*EXAMPLE, *SMALL, chosen, "--data", str(text), "--out", str(out), *map(str, more)]
+
+
+def state(out):
+    return load_file(out / "checkpoint.safetensors")
+
+
+def assert_same_state(a, b):
+    a, b = state(a), state(b)
+    assert a.keys() == b.keys()
+    for name in a:
+        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+
+
+def kill_a_rank(process, rank, out, after):
+    """SIGKILL to a rank once there is a checkpoint and `after` more seconds have gone by; the time it happened."""
+    until = time.monotonic() + 60
+    while not (out / "checkpoint.safetensors").exists() and time.monotonic() < until:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    time.sleep(after)
+    os.kill(_rank_pids(process)[rank], signal.SIGKILL)
+    return time.monotonic()
+
+
+def _rank_pids(process):
+    """The launcher's children by rank."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            entries = Path(f"/proc/{pid}/environ").read_text().split("\0")
+        except OSError:
+            continue
+        if parent == process.pid:
+            found[int(dict(e.partition("=")[::2] for e in entries)["RANK"])] = int(pid)
+    return found
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="finds the ranks in /proc")
+@pytest.mark.parametrize("mode", ["eager", "compiled"])
+def test_a_killed_rank_ends_all_and_the_run_resumes_exactly(mode, tmp_path, text):
+    rng = np.random.default_rng()  # a random time, a random rank
+    steps = ["--steps", 4000, "--eval-every", 10, "--dropout", 0.1]
+    out, whole = tmp_path / "killed", tmp_path / "whole"
+    process = start(2, *flags(text, out, mode, *steps))
+    rank = int(rng.integers(2))
+    killed = kill_a_rank(process, rank, out, after=rng.uniform(0, 1))
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - killed < 5 and process.returncode == 128 + signal.SIGKILL, err
+    assert f"launch: rank {rank} was killed by SIGKILL" in err
+    at = json.loads(_meta(out))["extra"]["step"]
+    resume = [*EXAMPLE, "--resume", "--out", str(out), "--stop-after", str(at + 7)]
+    status, _, err = launch(2, *resume, "--compile" if mode == "compiled" else "--no-compile")
+    assert status == 0, err
+    status, _, err = launch(2, *flags(text, whole, mode, *steps, "--stop-after", at + 7))
+    assert status == 0, err
+    assert_same_state(out, whole)
+
+
+def _meta(out):
+    from safetensors import safe_open
+
+    with safe_open(out / "checkpoint.safetensors", framework="np") as file:
+        return file.metadata()["blutrain"]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="finds the ranks in /proc")
+def test_the_launcher_restarts_from_the_last_checkpoint(tmp_path, text):
+    steps = ["--steps", 400, "--eval-every", 10, "--stop-after", 200]
+    out, whole = tmp_path / "restarted", tmp_path / "whole"
+    options = ("--max-restarts", "1", "--log-dir", str(tmp_path / "logs"))
+    process = start(2, *flags(text, out, "eager", *steps), options=options)
+    kill_a_rank(process, 0, out, after=0.0)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0 and "starting all ranks again (1 of 1)" in err, err
+    status, _, err = launch(2, *flags(text, whole, "eager", *steps))
+    assert status == 0, err
+    assert_same_state(out, whole)
+    logs = [(tmp_path / "logs" / f"rank-{rank}.log").read_text() for rank in range(2)]
+    assert "from step" in logs[0] and logs[0].count("2 ranks") == 2
+
+
+def test_the_example_is_the_same_for_one_and_several_ranks(tmp_path, text):
+    """The same command with and without the launcher: equal losses, one writer, the first rank's lines."""
+    more = ["--steps", 6, "--grad-accum", 2, "--precision", "fp64", "--json"]
+    command = [sys.executable, *flags(text, tmp_path / "one", "eager", *more, tmp_path / "one.jsonl")]
+    subprocess.run(command, env=environment(), cwd=ROOT, check=True, timeout=60, capture_output=True)
+    status, out, err = launch(4, *flags(text, tmp_path / "four", "eager", *more, tmp_path / "four.jsonl"))
+    assert status == 0, err
+    assert "[rank 0] step 6/6" in out and "4 ranks" in out and "[rank 1]" not in out
+    one, four = ([json.loads(x) for x in (tmp_path / f"{n}.jsonl").read_text().splitlines()] for n in ("one", "four"))
+    for a, b in zip(one, four, strict=True):
+        assert a["step"] == b["step"]
+        np.testing.assert_allclose([b["loss"], b["grad_norm"]], [a["loss"], a["grad_norm"]], rtol=1e-9)
+    np.testing.assert_allclose(four[-1]["val_loss"], one[-1]["val_loss"], rtol=1e-9)
+
+
+def test_ctrl_c_saves_once_and_ends_all(tmp_path, text):
+    out = tmp_path / "out"
+    process = start(2, *flags(text, out, "eager", "--steps", 100_000))
+    while "loss" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    shown, err = process.communicate(timeout=40)
+    assert process.returncode == 130, err
+    assert "blutrain.distributed.launch --nproc-per-node 2 -m examples.gpt_mlp.train --resume" in shown
+    assert (out / "checkpoint.safetensors").exists()
+
+
+# ---------------------------------------------------------------- failures
+
+
+def test_the_first_traceback_comes_last_and_whole():
+    began = time.monotonic()
+    status, out, err = program(2, "fails", "raise")
+    assert status == 1 and time.monotonic() - began < 20
+    assert "[rank 0] before" in out and "[rank 1] before" in out
+    shown, _, last = err.partition("launch: rank 1 failed with exit status 1; its last output:\n")
+    assert "[rank 0] blutrain.distributed.errors.PeerLost: distributed: rank 1 is lost" in shown
+    assert "it raised KeyError: 'the reason'" in shown and "all_reduce mean float32[3]" in shown
+    assert last.startswith("Traceback (most recent call last):\n") and last.endswith("KeyError: 'the reason'\n")
+
+
+def test_an_exit_status_is_passed_on():
+    status, _, err = program(2, "fails", "exit")
+    assert status == 7 and err.endswith("its last output:\ngiving up\n")
+
+
+@pytest.mark.parametrize("how, said", [("sleep", "rank 1 did not come within 2 s"), ("return", "rank 1 ended without")])
+def test_a_rank_that_never_arrives_is_named(how, said):
+    status, _, err = program(2, "fails", how)
+    assert status == 1
+    last = err.partition("its last output:\n")[2]
+    assert f"CollectiveTimeout: all_reduce mean float32[3] (collective 2): {said}" in last
+    assert "rank 1: last in all_reduce sum float32[1] (collective 1)" in last
+
+
+def test_a_rank_that_compiles_is_waited_for():
+    status, out, err = program(2, "compiles")
+    assert status == 0 and out.count("met") == 2, err
+
+
+def test_ctrl_c_ends_ranks_that_wait():
+    process = start(2, PROGRAMS, "waits")
+    for _ in range(2):
+        assert "waiting" in process.stdout.readline()
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130 and time.monotonic() - began < 8
+
+
+# ---------------------------------------------------------------- other launchers
+
+
+def test_mpiexec_starts_ranks():
+    mpiexec = os.path.join(os.path.dirname(sys.executable), "mpiexec")
+    if not os.path.exists(mpiexec):
+        pytest.skip("mpich is not installed beside Python")
+    command = [mpiexec, "-n", "2", sys.executable, PROGRAMS, "started_by"]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, timeout=60, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count("sum 3.0 of 2") == 2, done.stderr
+
+
+def test_torchrun_starts_ranks():
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", PROGRAMS, "started_by"]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, timeout=90, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count("sum 3.0 of 2") == 2, done.stderr
+
+
+def test_two_launchers_of_one_host_are_two_nodes(tmp_path):
+    """--nnodes 2 on this host: the second launcher's rank is rank 1."""
+    options = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(_free_port())]
+    nodes = [start(1, PROGRAMS, "started_by", options=(*options, "--node-rank", str(i))) for i in range(2)]
+    for i, node in enumerate(nodes):
+        out, err = node.communicate(timeout=60)
+        assert node.returncode == 0 and f"[rank {i}] sum 3.0 of 2" in out, err
+
+
+def _free_port():
+    from blutrain.distributed.launch import _free_port
+
+    return _free_port()
