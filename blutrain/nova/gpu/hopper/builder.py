@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import overload
 
 from blutrain.nova.emitter import Emitter
 
@@ -64,7 +65,7 @@ class Builder(Emitter):
         """Division by a value of the run."""
         return self.div(a, b) if isinstance(b, int) else self._binary("divui", a, b)
 
-    def bits(self, op: str, a: Integer, b: Integer) -> Integer:
+    def bits(self, op: str, a: Integer, b: Integer) -> str:
         """andi, ori, xori, shli, shrui."""
         return self._binary(op, a, b)
 
@@ -76,6 +77,10 @@ class Builder(Emitter):
     def compare(self, predicate: str, a: Integer, b: Integer) -> str:
         return self.value(f"arith.cmpi {predicate}, {self.name(a)}, {self.name(b)} : i32")
 
+    @overload
+    def both(self, a: str, b: str | None) -> str: ...
+    @overload
+    def both(self, a: str | None, b: str | None) -> str | None: ...
     def both(self, a: str | None, b: str | None) -> str | None:
         """The conjunction of two conditions; None is always true."""
         if a is None or b is None:
