@@ -118,6 +118,7 @@ def _without_widening(value: Expression) -> Expression:
 
 def _side(contract: Contract, factor: Factor, dtype: str, k: int, batch: tuple[BatchDim, ...]) -> Side:
     access = _operand(factor).access
+    assert isinstance(access.source, Operand)
     item = OPERAND_BYTES[dtype]
     stride, k_stride = (_step(contract, access.strides, axis) for axis in (factor.axis, "k"))
     extent = contract.extent(factor.axis)
