@@ -27,6 +27,8 @@ def clone_region(
 
 
 class _DeviceCloner(_Cloner):
+    out: Builder
+
     def op(self, op: ir.Operation, operands: list[str]) -> list[str]:
         dtypes = {str(v.type) for v in (*op.operands, *op.results)}
         if op.name in ("arith.extf", "arith.truncf"):
