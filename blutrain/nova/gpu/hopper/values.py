@@ -17,7 +17,7 @@ from blutrain.nova.cpu.contract_form import Accumulated, Apply, Constant, Contra
 from blutrain.nova.cpu.contract_value import linear_step, memory_dtype, zero
 from blutrain.nova.gpu.hopper.builder import Builder, Integer
 from blutrain.nova.gpu.hopper.scalar import clone_region
-from blutrain.nova.kernel import ITEM_BYTES, Access, Index
+from blutrain.nova.kernel import ITEM_BYTES, Access, Index, Operand
 
 AXES = ("batch", "m", "n")
 MAX_ACCESS_BYTES = 16
@@ -118,6 +118,7 @@ class Values:
 
     def _load(self, access: Access, run: Run) -> str:
         out, dtype, item = self.out, memory_dtype(access.dtype), ITEM_BYTES[access.dtype]
+        assert isinstance(access.source, Operand)
         constant = access.source.index not in self.aliased
         if not self._moves(access, "n"):
             element = out.load(self._element(access, run, 0), dtype, item, constant)
@@ -140,6 +141,7 @@ class Values:
         inside = self.out.both(row, column)
         if inside is None:
             return pointer
+        assert isinstance(access.source, Operand)
         return self.out.value(f"llvm.select {inside}, {pointer}, %p{access.source.index} : i1, !llvm.ptr")
 
     def store(self, value: str, access: Access, run: Run) -> None:
@@ -183,6 +185,7 @@ class Values:
             total: Integer = base
             for term in terms:
                 total = self._sum(access, total, term)
+            assert isinstance(access.source, Operand)
             index = total if self._is_wide(access) or isinstance(total, int) else self.out.widen(total)
             return self.out.pointer(f"%p{access.source.index}", index, memory_dtype(access.dtype))
 
