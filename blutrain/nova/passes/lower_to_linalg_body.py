@@ -209,7 +209,7 @@ class BodyWriter:
         reads = loops.reads
         narrow = widened_factors(node)
         if narrow is not None:
-            behind = [self.axes.loops(value.node).reads[0] for value in node.operands]
+            behind = [self.axes.loops(value.node).reads[0] for value in node.operands if value.node is not None]
             reads = [Read(b.value, compose(r.indices, b.indices)) for r, b in zip(reads, behind, strict=True)]
         factors = [generic.load(*self._factor(read)) for read in reads]
         atoms = self.axes.atoms(node.result)
@@ -225,7 +225,7 @@ class BodyWriter:
     def _factor(self, read: Read) -> tuple[Value, tuple[Index, ...]]:
         """What a product reads: an argument behind views, or the prologue, in the dtype that the product takes."""
         value, indices = read
-        while value.number not in self.names and value.node.kind in (VIEW, RESHAPE):
+        while value.number not in self.names and value.node is not None and value.node.kind in (VIEW, RESHAPE):
             if value.node.kind == VIEW:
                 (behind,) = self.axes.loops(value.node).reads
                 indices = compose(indices, behind.indices)
