@@ -58,6 +58,7 @@ def _load(generic: GenericWriter, value: Value, places: list[Scalar]) -> Scalar:
         places = [region.constant(0, int64) if extent == 1 else next(wide) for extent in behind.shape]
         value = behind
     if value.number not in body.names:
+        assert value.node is not None  # arguments have names
         return generic.evaluate(value.node, ())  # a splat: the same everywhere
     axes = [i for i, extent in enumerate(value.shape) if extent != 1]
     shape = body.shapes[value.number]
