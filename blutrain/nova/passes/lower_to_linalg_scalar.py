@@ -135,6 +135,7 @@ class _Evaluator:
         number = _number(tree)
         if number is not None:
             return self.region.constant(number, dtype or self.dtype)
+        assert isinstance(tree, ast.Call)
         return self._call(tree)
 
     def _call(self, tree: ast.Call) -> Scalar:
@@ -164,7 +165,7 @@ _NAMED = {"inf": math.inf, "nan": math.nan}
 
 
 def _number(tree: ast.expr) -> bool | int | float | None:
-    if isinstance(tree, ast.Constant) and not isinstance(tree.value, str):
+    if isinstance(tree, ast.Constant) and isinstance(tree.value, (bool, int, float)):
         return tree.value
     if isinstance(tree, ast.Name):
         return _NAMED.get(tree.id)
