@@ -97,7 +97,7 @@ def _next(step: StepLaunches, ready: set[int], unread: list[int], started: int) 
     if starts:
         return min(starts)
     waits = [number for number in ready if step.launches[number].is_wait]
-    due = [number for number in waits if step.launches[number].bucket + AHEAD < started]
+    due = [n for n in waits if (bucket := step.launches[n].bucket) is not None and bucket + AHEAD < started]
     others = ready.difference(waits)
     if due or not others:
         return min(due or waits)
