@@ -33,7 +33,7 @@ from __future__ import annotations
 from mlir import ir
 
 from ..dialect.definition import TERMINATOR
-from ..kernel import ALIGNMENT_BYTES, Access, Generic, Kernel, Operand, Produced, kernel_text, read_kernel
+from ..kernel import ALIGNMENT_BYTES, Access, Generic, Kernel, Operand, Produced, ScatterAdd, kernel_text, read_kernel
 from ..plan import BufferRef
 from .form_kernels_skip import KEEP, SKIP
 from .step_launches import Buffer, Launch, StepLaunches
@@ -71,6 +71,7 @@ class _Planner:
             if buffer.state is None:
                 continue
             if self._is_direct(buffer):
+                assert buffer.writer is not None
                 self.places[buffer.number] = f"input:{buffer.state}"
                 self.predicated.add(buffer.writer)
             else:
@@ -78,16 +79,20 @@ class _Planner:
 
     def _is_direct(self, buffer: Buffer) -> bool:
         """Whether the kernel may write the state's memory itself; notes the alias if it reads it, too."""
-        readers = self.step.buffers[buffer.state].readers
-        writer = buffer.writer
+        state, writer = buffer.state, buffer.writer
+        assert state is not None
+        readers = self.step.buffers[state].readers
         if writer is None or buffer.outputs or any(reader > writer for reader in readers):
             return False
-        if self.step.guard is not None and self.step.buffers[self.step.guard].writer >= writer:
-            return False  # the checks need this kernel: they come after it
+        if self.step.guard is not None:
+            checked = self.step.buffers[self.step.guard].writer
+            assert checked is not None
+            if checked >= writer:
+                return False  # the checks need this kernel: they come after it
         launch = self.step.launches[writer]
-        if buffer.state not in map(self.step.whole, launch.operands):
+        if state not in map(self.step.whole, launch.operands):
             return True
-        return self._alias(writer, launch.results.index(buffer.number), buffer.state)
+        return self._alias(writer, launch.results.index(buffer.number), state)
 
     def _alias(self, number: int, result: int, buffer: int) -> bool:
         """Note that `result` of a launch lies in the memory of an operand, if the kernel reads that only where it
@@ -286,6 +291,7 @@ def pointwise_operands(kernel: Kernel) -> list[set[int]]:
     none: list[set[int]] = [set() for _ in kernel.results]
     if kernel.anchor == "scatter":
         (scatter,) = kernel.ops
+        assert isinstance(scatter, ScatterAdd)
         return [{scatter.init.index} if isinstance(scatter.init, Operand) else set()]
     generics = [op for op in kernel.ops if isinstance(op, Generic)]
     if kernel.anchor not in ("map", "row", "contract") or len(generics) != len(kernel.ops):
@@ -326,9 +332,8 @@ def _ancestors(generics: list[Generic], number: int) -> set[int]:
 
 def _keeps_order(access: Access) -> bool:
     """Whether the loops of one generic lie in those of another in order: equal extents are then the same element."""
-    dims = [index.dim for index in access.indices]
-    plain = all(index.dim is not None and (index.coefficient, index.offset) == (1, 0) for index in access.indices)
-    return plain and dims == sorted(dims)
+    dims = [i.dim for i in access.indices if i.dim is not None and (i.coefficient, i.offset) == (1, 0)]
+    return len(dims) == len(access.indices) and dims == sorted(dims)
 
 
 def _epilogue(kernel: Kernel) -> set[int]:
