@@ -338,16 +338,16 @@ def _keeps_order(access: Access) -> bool:
 
 def _epilogue(kernel: Kernel) -> set[int]:
     """Ops behind the product."""
-    late = {number for number, op in enumerate(kernel.ops) if op.is_anchor}
+    late = {number for number, op in enumerate(kernel.generics) if op.is_anchor}
     anchors = set(late)
-    for number, op in enumerate(kernel.ops):
+    for number, op in enumerate(kernel.generics):
         if any(isinstance(access.source, Produced) and access.source.op in late for access in op.inputs):
             late.add(number)
     return late - anchors
 
 
 def _fitting(kernel: Kernel, late: set[int], places: dict[int, set[tuple]], result: int, source) -> set[int]:
-    writer = kernel.ops[source.op] if isinstance(source, Produced) and source.op in late else None
+    writer = kernel.generics[source.op] if isinstance(source, Produced) and source.op in late else None
     if writer is None or writer.is_reduction:
         return set()
     access = writer.outputs[source.result]
