@@ -40,9 +40,10 @@ class GenericWriter:
         if value.number in self.body.names and (value.node is None or self._is_plain(value, indices)):
             name, _, _ = self.inputs.setdefault(key, (f"%in{len(self.inputs)}", value, indices))
             found = self.region.widen(name, self.body.dtypes[value.number])
-        elif value.node is None or value.node.kind not in (MAP, VIEW, RESHAPE):
+        elif value.node.kind not in (MAP, VIEW, RESHAPE):
             raise PassFault(value.node.op, "a kernel reads a part of what it computes")
         else:
+            assert value.node is not None  # arguments have names
             found = self.evaluate(value.node, indices)
         self._known[key] = found
         return found
