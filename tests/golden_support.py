@@ -17,6 +17,7 @@ from pathlib import Path
 
 from mlir import ir
 
+import blutrain.distributed  # noqa: F401  (its collectives are operations, too)
 from blutrain.errors import NovaError
 from blutrain.nova.dialect import create_context, verify
 from blutrain.nova.passes.driver import Settings, run_passes
