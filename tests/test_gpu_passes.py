@@ -183,7 +183,7 @@ def test_kernels_of_a_step(step, monkeypatch):
     assert counts["scatter"] == 2 and counts["gather"] == 2
     updates = [k for k in kernels(module) if k.anchor == "map" and len(k.results) > 3]
     sizes = collections.Counter(k.results[0].shape for k in updates)
-    assert sizes == {(WIDTH,): 1, (4 * WIDTH,): 1}, "updates of all vectors of one length are one kernel"
+    assert sizes[WIDTH,] == sizes[4 * WIDTH,] == 1, "updates of all vectors of one length are one kernel"
     with module.context:
         held = launches(module).graph.func.attributes
         skipped = [kernels(module)[i].anchor for i, place in enumerate(held["nova.skips"]) if place.value]

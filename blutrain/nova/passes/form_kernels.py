@@ -39,7 +39,7 @@ from .form_kernels_groups import COLUMN, MAP, ROW, SMALL, Group, Groups, Root
 from .form_kernels_roots import Roots
 
 NAME = "form_kernels"
-MAX_UPDATES = 24  # results of a kernel of updates: each has about three operands, and all are arguments of a launch
+MAX_RESULTS = 24  # of a kernel of small parts: each has up to three operands, and all are arguments of a launch
 
 # Merges in order of what they save: (anchor that grows, anchor that is taken in).
 _MERGES = (
@@ -76,23 +76,25 @@ def form_groups(graph: StepGraph, target: Capabilities) -> Groups:
         while sum(_merge_readers(groups, readers, large, small) for readers in holders):
             pass
     if target.is_wide:
-        _merge_updates(groups)
+        _merge_small(groups)
     return groups
 
 
-def _merge_updates(groups: Groups) -> None:
-    """Small maps that nobody waits for (updates of biases and of the weights of norms) share kernels: a launch costs more
-    than they do.
+def _merge_small(groups: Groups) -> None:
+    """Small maps that nobody waits for (updates of biases and of the weights of norms) share kernels, and so do small
+    totals (the squares of their gradients): a launch costs more than they do.
     """
-    open_: dict[tuple[int, ...], Group] = {}
+    open_: dict[tuple, Group] = {}
     for group in groups.in_order():
         extents = group.extents
-        if group.anchor != MAP or not extents or prod(extents) > SMALL or groups.after[group.number]:
+        is_update = group.anchor == MAP and not groups.after[group.number]
+        is_total = group.anchor == ROW and len(group.reduced) == len(extents)
+        if not extents or prod(extents) > SMALL or not (is_update or is_total):
             continue
-        into = open_.get(extents)
-        fits = into is not None and len(into.roots) + len(group.roots) <= MAX_UPDATES
+        into = open_.get((group.anchor, extents))
+        fits = into is not None and len(into.roots) + len(group.roots) <= MAX_RESULTS
         if not fits or not groups.try_merge(into, group, tuple(range(len(extents)))):
-            open_[extents] = group
+            open_[group.anchor, extents] = group
 
 
 def _take_epilogues(groups: Groups, roots: Roots) -> None:
