@@ -214,7 +214,7 @@ def _movement(draw, i: int, x) -> Instruction:
 
 _FITTING = {
     "unary": lambda x: True,
-    "binary": lambda x: True,
+    "binary": lambda x: x.numel() < 20000,
     "reduction": lambda x: x.ndim > 0,
     "rows": lambda x: x.ndim > 0 and x.numel() > 0,
     "movement": lambda x: 0 < x.ndim and x.numel() < 3000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import warnings
 import weakref
@@ -14,6 +15,7 @@ from replay_support import programs
 import blutrain as bt
 from blutrain import nn, nova
 from blutrain.nn import functional as F
+from blutrain.nova.interpret import OutOfMemory
 from blutrain.optim import SGD, AdamW
 from blutrain.optim.schedule import LambdaLR
 
@@ -234,6 +236,60 @@ def test_a_step_over_the_memory_limit_compiles_first(monkeypatch):
     model.compile(memory_limit=1)
     train(model, optimizer, batches(3))
     assert not interpreted and programs(model) == 1
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_step_that_finds_no_memory_is_run_by_its_program(grad, monkeypatch):
+    """The interpreter runs out of memory before it has written anything: the program takes over at once."""
+
+    def exhausted(trace, bindings):
+        raise OutOfMemory("no memory", is_whole=True)
+
+    monkeypatch.setattr("blutrain.nova.execute.interpret", exhausted)
+    model, optimizer = make(True)
+    expected, eager = make(False)
+    if grad:
+        train(model, optimizer, batches(3))
+        train(expected, eager, batches(3))
+    x, y = next(batches())
+    with bt.set_grad_enabled(grad):
+        np.testing.assert_allclose(model(x, y).item(), expected(x, y).item(), rtol=1e-9)
+    assert programs(model) >= 1
+
+
+def test_out_of_memory_after_a_write_is_an_error(monkeypatch):
+    def exhausted(trace, bindings):
+        raise OutOfMemory("no memory", is_whole=False)
+
+    monkeypatch.setattr("blutrain.nova.execute.interpret", exhausted)
+    model, optimizer = make(True)
+    with pytest.raises(MemoryError, match="no memory"):
+        train(model, optimizer, batches(1))
+
+
+def test_interpreter_says_whether_anything_was_written():
+    model, optimizer = make(True)
+    train(model, optimizer, batches(2))
+    (entry,) = model._compiled.programs
+    node = entry.trace.nodes[3]
+    broken = dataclasses.replace(node.prim, eager=exhaust)
+    object.__setattr__(broken, "name", node.prim.name)
+    entry.trace.nodes[3] = dataclasses.replace(node, prim=broken)
+    with pytest.raises(OutOfMemory) as caught:
+        train(model, optimizer, batches(1))
+    assert caught.value.is_whole
+
+
+def exhaust(*args, **kwargs):
+    raise MemoryError("no memory")
+
+
+def test_compiling_again_starts_over():
+    model, optimizer = make(True)
+    assert train(model, optimizer, batches(4)) == 3
+    model.compile(keep_grads=True)
+    assert train(model, optimizer, batches(4)) == 3 and programs(model) == 1
+    assert model.fc.weight.grad is not None
 
 
 def test_memory_limit_that_is_not_reached_changes_nothing():

@@ -251,6 +251,21 @@ def test_a_consumed_gradient_cannot_be_added_to(interpreted):
     assert not np.array_equal(state(model)["fc.weight"], before["fc.weight"])
 
 
+def test_an_optimizer_that_is_gone_does_not_answer_for_others(interpreted):
+    """model.zero_grad() clears this model's gradients, whatever other optimizers stepped before."""
+    other, optimizer = make(True)
+    train(other, optimizer, batches(3))
+    del optimizer
+    gc.collect()
+    model, _ = make(True)
+    for x, y in batches(3):
+        model(x, y).backward()
+        assert model.fc.weight.grad is not None
+        model.zero_grad()
+        assert model.fc.weight.grad is None
+    assert other.fc.weight is not None
+
+
 @EXECUTORS
 def test_keep_grads(executor, executor_of):
     """compile(keep_grads=True): gradients stay after the step, and add up without zero_grad, as in eager mode."""

@@ -29,6 +29,8 @@ def install(module: Module, options: CompileOptions) -> CompiledModule:
     if not isinstance(dispatch.recorder, Recorder):
         dispatch.recorder = Recorder()
     flush()
+    if module._compiled is not None:
+        dispatch.recorder.forget(module._compiled.token)
     compiled = CompiledModule(module, options)
     weakref.finalize(module, dispatch.recorder.forget, compiled.token).atexit = False
     return compiled

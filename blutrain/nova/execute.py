@@ -1,7 +1,8 @@
 """The flush: executes a log by one of the two executors and hands out what it computed.
 
 The interpreter runs a sequence the first time; then the sequence is compiled, and its program runs from the next time
-on. With `first_step="compiled"`, or where the interpreter would need more than `memory_limit`, it is compiled first.
+on. With `first_step="compiled"`, or where the interpreter needs more than `memory_limit` or than there is, it is compiled
+first.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ..errors import NovaError
 from ..tensor import dispatch
 from ..tensor.tensor import Tensor
 from .explain import announce
-from .interpret import interpret, peak_bytes
+from .interpret import OutOfMemory, interpret, peak_bytes
 from .log import Log, root_of
 from .open_graph import OpenGraph
 from .pipeline import PIPELINES
@@ -150,7 +151,15 @@ def _execute(recorder: Recorder, log: Log, step: Step, wanted: set[int]) -> dict
             return _run(entry.program, log)
     elif entry is None:
         step.executable = StepProgram(trace, outputs, owner=log.owner)
-    return interpret(trace, log.bindings())
+    try:
+        return interpret(trace, log.bindings())
+    except OutOfMemory as error:  # a model whose eager step does not fit trains all the same
+        if not error.is_whole or not may_compile:
+            raise
+        entry = step.executable if step.executable.program is not None else _compile(log, step, outputs, trace)
+        if entry.program is None:
+            raise
+        return _run(entry.program, log)
 
 
 def _run(program: Program, log: Log) -> dict[int, Any]:

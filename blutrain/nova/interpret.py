@@ -16,6 +16,14 @@ from .trace import Constant, Node, Trace
 _NEVER = 1 << 60
 
 
+class OutOfMemory(MemoryError):
+    """The interpreter found no memory for a result. is_whole: no state has been written yet."""
+
+    def __init__(self, text: str, is_whole: bool):
+        super().__init__(text)
+        self.is_whole = is_whole
+
+
 def interpret(trace: Trace, bindings: dict[int, Any]) -> dict[int, Any]:
     """Run `trace` on arrays and Python numbers by value number; returns the arrays of `trace.outputs` and updates state in
     place.
@@ -35,6 +43,8 @@ def interpret(trace: Trace, bindings: dict[int, Any]) -> dict[int, Any]:
             results = execute(node.prim, trace.device, operands, node.attrs)
         except CheckError as error:
             raise CheckError(error.text, node.location) from None
+        except MemoryError as error:
+            raise OutOfMemory(str(error), is_whole=len(pending_updates) == len(trace.updates)) from error
         except Exception as error:
             if sys.version_info >= (3, 11):
                 error.add_note(f"in {node.prim.name}, recorded at {node.location}")

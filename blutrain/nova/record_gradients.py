@@ -280,7 +280,7 @@ class GradientEvents:
         """A number for this list after these events, and those of the parameters that have a pending gradient."""
         known, ids = log.position.clipped, tuple(map(id, parameters))
         found = known.get(ids)
-        if found is None or any([step.input_grads for step in log.steps]):
+        if found is None or any(step.input_grads for step in log.steps):
             mine = [p for p in parameters if id(p) in log.grads]
             found = known[ids] = len(known) if found is None else found[0], mine, parameters
         return found[:2]

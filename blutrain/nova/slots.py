@@ -98,7 +98,7 @@ class GradSlots:
         """zero_grad: for a group that is all of an optimizer's parameters one write, else parameter by parameter."""
         state = "none" if set_to_none else "zero"
         for group in self._groups:
-            if group.optimizer() is optimizer and group.complete:
+            if optimizer is not None and group.optimizer() is optimizer and group.complete:
                 group.state = state
                 return
         given = {id(p) for p in parameters}
