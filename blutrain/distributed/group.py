@@ -119,7 +119,11 @@ class ProcessGroup:
         """Enter a collective: `call` is the backend's method, `name` what messages say of it."""
         backend = self.backend(device)
         entry = self.watch.enter(name)
-        return entry, getattr(backend, call)(*operands)
+        request = getattr(backend, call)(*operands)
+        if not device.is_cpu and self._local is None and not request.is_captured:
+            self.watch.check(entry)
+            self.watch.follow(entry, request)
+        return entry, request
 
     def run(self, device: Device, name: str, call: str, *operands: Any) -> None:
         """Enter a collective and wait for it (on a GPU: the current stream does)."""
@@ -128,7 +132,6 @@ class ProcessGroup:
     def join(self, entry: Entry, request: Any) -> None:
         """Wait. Errors: PeerLost, CollectiveTimeout."""
         if hasattr(request, "join"):
-            self.watch.check(entry)
             request.join()
             return
         begin, pause = time.perf_counter(), 20e-6

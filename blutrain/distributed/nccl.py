@@ -33,6 +33,7 @@ class Request:
 
     def __init__(self, backend: NcclBackend, keep: Any):
         self._backend, self._keep = backend, keep
+        self.is_captured = backend.cupy.cuda.get_current_stream().is_capturing()  # into a graph: it runs at each replay
         self._event = backend.cupy.cuda.Event(disable_timing=True)
         self._event.record(backend.stream)
 
@@ -130,14 +131,16 @@ def _import() -> tuple[Any, Any]:
     return cupy, nccl
 
 
-def _shared_id(world: World, store: Client, nccl: Any) -> tuple:
+def _shared_id(world: World, store: Client, nccl: Any) -> Any:
     """NCCL's address, made by rank 0. Errors: RuntimeError where it does not come."""
     if world.rank == 0:
-        store.set("nccl", list(nccl.get_unique_id()))
+        made = nccl.get_unique_id()  # bytes, or a tuple of numbers in older versions of CuPy
+        store.set("nccl", [isinstance(made, bytes), list(made)])
     values = store.get(["nccl"], _ID_SECONDS)["values"]
     if not values:
         raise RuntimeError(message("distributed", "rank 0 did not start NCCL", location=("", 0)))
-    return tuple(values["nccl"])
+    is_bytes, numbers = values["nccl"]
+    return bytes(numbers) if is_bytes else tuple(numbers)
 
 
 def _type(array) -> int:

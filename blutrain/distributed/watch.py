@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from typing import Any
 
 from ..errors import message
@@ -47,6 +48,7 @@ class Watch:
         self._entered = 0
         self._names: dict[int, str] = {}
         self._client, self._end, self._error = client, None, None
+        self._followed: deque[tuple[Entry, Any]] = deque()
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self._thread.start()
 
@@ -57,20 +59,30 @@ class Watch:
         self._names.pop(self._entered - KEPT, None)
         return Entry(self._entered, name)
 
+    def follow(self, entry: Entry, request: Any) -> None:
+        """Look after a collective that nobody waits for on the host (a GPU's): what `check` would raise ends this rank."""
+        self._followed.append((entry, request))
+
     def check(self, entry: Entry) -> None:
         """Errors: PeerLost, CollectiveTimeout where `entry` cannot be expected to finish."""
+        error = self._fault(entry)
+        if error is not None:
+            raise error
+
+    def _fault(self, entry: Entry) -> Exception | None:
         for rank, why in self.lost.items():
-            raise PeerLost(message("distributed", f"rank {rank} is lost", got=why, help=f"it happened during {entry}"))
+            help = f"it happened during {entry}"
+            return PeerLost(message("distributed", f"rank {rank} is lost", got=why, help=help))
         missing = self._missing(entry)
         ended = [rank for rank in missing if self.states.get(rank, {}).get("end")]
         if ended:
-            raise CollectiveTimeout(self._text(entry, f"{_ranks(ended)} ended without entering it", missing))
+            return CollectiveTimeout(self._text(entry, f"{_ranks(ended)} ended without entering it", missing))
         if time.monotonic() - entry.since < self.timeout:
-            return
+            return None
         if missing and all(self.states.get(rank, {}).get("busy") for rank in missing):
-            return
+            return None
         rule = f"{_ranks(missing)} did not come within {self.timeout:g} s" if missing else "it does not end"
-        raise CollectiveTimeout(self._text(entry, rule, missing or list(self.states)))
+        return CollectiveTimeout(self._text(entry, rule, missing or list(self.states)))
 
     def _missing(self, entry: Entry) -> list[int]:
         others = (rank for rank in range(self.world.size) if rank != self.world.rank)
@@ -132,7 +144,7 @@ class Watch:
     # ---------------------------------------------------------------- the thread
 
     def _run(self) -> None:
-        while self._beat():
+        while self._beat() and self._followed_are_well():
             time.sleep(BEAT_SECONDS)
         if self._end is None and self._error is None:
             self._leave()
@@ -154,13 +166,22 @@ class Watch:
         self.lost.update(lost)
         return not self.lost
 
+    def _followed_are_well(self) -> bool:
+        """Whether collectives on GPUs finish in time; else what is wrong is printed."""
+        while self._followed and self._followed[0][1].is_done():
+            self._followed.popleft()
+        fault = self._fault(self._followed[0][0]) if self._followed else None
+        if fault is None:
+            return True
+        print(f"{type(fault).__module__}.{type(fault).__name__}: {fault}", file=sys.stderr, flush=True)
+        return False
+
     def _leave(self) -> None:
         """Another rank is lost: this one ends, by the exception that its next collective raises, or else here."""
         if self.on_lost is not None:
             self.on_lost()
         time.sleep(LAST_SECONDS)
-        if self._error is None:
-            rank, why = next(iter(self.lost.items()))
+        for rank, why in list(self.lost.items())[: self._error is None]:
             print(f"distributed: rank {rank} is lost ({why}): rank {self.world.rank} ends", file=sys.stderr, flush=True)
         os._exit(1)
 

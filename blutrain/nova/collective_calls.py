@@ -25,6 +25,7 @@ class CollectiveCalls:
 
     def __init__(self, executable: Executable):
         self.is_silent = False
+        self._is_captured = executable.is_asynchronous  # Python calls them: there is no compiled code in between
         self._fault: BaseException | None = None
         self._under_way: dict[int, Any] = {}
         plan = executable.plan
@@ -57,6 +58,8 @@ class CollectiveCalls:
             if self._fault is None:
                 action(number)
         except BaseException as fault:
+            if self._is_captured:
+                raise
             self._fault = fault
         if self._fault is not None and self._guard is not None:
             self._guard[...] = FAILED
