@@ -157,3 +157,16 @@ def loss_scaled_by_changing_numbers(run):
 def dropout_outside_of_the_model(run):
     for x, y in run.batches():
         run.step(F.cross_entropy(F.dropout(run.model(x), 0.5, True), y))
+
+
+@scenario()
+def group_added_whose_gradients_are_dropped(run):
+    """zero_grad clears parameters that the optimizer got after its last step."""
+    extra = nn.Parameter(bt.ones(5, dtype=bt.float64))
+    for i, (x, y) in enumerate(run.batches(8)):
+        run.step(run.model(x, y))
+        if i == 4:
+            run.opt.add_param_group({"params": [extra]})
+            extra.square().sum().backward()
+            run.opt.zero_grad()
+        run.see(extra.grad is None)

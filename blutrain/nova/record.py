@@ -145,7 +145,7 @@ class Recorder(GradientEvents):
         if self.recording:
             return self._record_primitive(prim, operands, attrs)
         log = self.log
-        if log is None or all([x._pending is None for x in tensors]):
+        if log is None or all(x._pending is None for x in tensors):
             return dispatch.apply(prim, *operands, **attrs)
         self._check_thread()
         writes_memory = prim.name == "assign" and (memory(operands[0]) is not None or log.is_shared(*operands))

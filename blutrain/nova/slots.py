@@ -16,16 +16,20 @@ from .steps import Leaves
 class Group:
     """Parameters whose gradients one compiled step consumed.
 
-    state: "consumed", "none" (after zero_grad) or "zero"; complete: the optimizer holds no other parameters.
+    state: "consumed", "none" (after zero_grad) or "zero".
     """
 
-    __slots__ = ("complete", "members", "optimizer", "state")
+    __slots__ = ("members", "optimizer", "state")
 
     def __init__(self, optimizer, parameters: list[Tensor]):
         self.optimizer = weakref.ref(optimizer)
         self.members = {id(p): p for p in parameters}
-        self.complete = all(id(p) in self.members for g in optimizer.param_groups for p in g["params"])
         self.state = "consumed"
+
+    def is_all(self, parameters: list[Tensor]) -> bool:
+        """Whether these are the members, for a list that only grows or shrinks."""
+        members = self.members
+        return len(parameters) == len(members) and id(parameters[0]) in members and id(parameters[-1]) in members
 
 
 class GradSlots:
@@ -98,7 +102,7 @@ class GradSlots:
         """zero_grad: for a group that is all of an optimizer's parameters one write, else parameter by parameter."""
         state = "none" if set_to_none else "zero"
         for group in self._groups:
-            if optimizer is not None and group.optimizer() is optimizer and group.complete:
+            if optimizer is not None and group.optimizer() is optimizer and group.is_all(parameters):
                 group.state = state
                 return
         given = {id(p) for p in parameters}
