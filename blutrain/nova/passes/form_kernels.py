@@ -92,8 +92,9 @@ def _merge_small(groups: Groups) -> None:
         if not extents or prod(extents) > SMALL or not (is_update or is_total):
             continue
         into = open_.get((group.anchor, extents))
-        fits = into is not None and len(into.roots) + len(group.roots) <= MAX_RESULTS
-        if not fits or not groups.try_merge(into, group, tuple(range(len(extents)))):
+        if into is not None and len(into.roots) + len(group.roots) > MAX_RESULTS:
+            into = None
+        if into is None or not groups.try_merge(into, group, tuple(range(len(extents)))):
             open_[group.anchor, extents] = group
 
 
