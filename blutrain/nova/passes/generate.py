@@ -12,6 +12,7 @@ memory (`generated`).
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import TYPE_CHECKING
 
 from mlir import ir
 
@@ -20,9 +21,12 @@ from ..dialect.graph import Graph
 from ..kernel import GeneratedKernel, kernel_text
 from .dedupe_kernels import distinct_kernels
 
+if TYPE_CHECKING:
+    from ..gpu.kernel import GpuKernel
+
 NAME = "generate"
 _CAPACITY = 4096
-_known: OrderedDict[tuple, GeneratedKernel] = OrderedDict()
+_known: OrderedDict[tuple, GeneratedKernel | GpuKernel] = OrderedDict()
 
 
 def run(module: ir.Module, facts) -> None:
@@ -31,7 +35,7 @@ def run(module: ir.Module, facts) -> None:
     Graph(module).func.attributes["nova.generated"] = ir.ArrayAttr.get([_summary(kernel) for kernel in made])
 
 
-def generated(op: ir.Operation, facts) -> GeneratedKernel:
+def generated(op: ir.Operation, facts) -> GeneratedKernel | GpuKernel:
     """The code of a kernel, made once for equal text and facts."""
     key = (kernel_text(op), facts)
     found = _known.get(key)
@@ -42,7 +46,7 @@ def generated(op: ir.Operation, facts) -> GeneratedKernel:
     return found
 
 
-def _summary(kernel: GeneratedKernel) -> ir.Attribute:
+def _summary(kernel: GeneratedKernel | GpuKernel) -> ir.Attribute:
     i64 = ir.IntegerType.get_signless(64)
     return ir.DictAttr.get(
         {
