@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .kernel import GeneratedKernel
 from .target_gpu import GpuFacts
+
+if TYPE_CHECKING:
+    from .gpu.kernel import GpuKernel
 
 _MIB = 1 << 20
 
@@ -63,7 +66,7 @@ class Generators:
 
     supports: Callable[[Any], str | None]
     configure: Callable[[Any], dict[str, Any]]
-    generate: Callable[[Any], GeneratedKernel]
+    generate: Callable[[Any], GeneratedKernel | GpuKernel]
 
 
 def generators(facts) -> Generators:
