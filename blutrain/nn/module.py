@@ -37,6 +37,7 @@ class Module:
 
     training: bool
     _buffers: dict[str, bool]
+    _compiled: Any
 
     def __new__(cls, *args, **kwargs):
         # Here rather than in __init__, so that a subclass which sets attributes before (or without) super().__init__()
