@@ -189,8 +189,13 @@ class Product:
         is_wanted = out.compare("slt", index, self.steps)
         k = out.add(self.begin, out.mul(index, self.tiles.tile("k")))
         copied = [s for s in self.stagers if not s.in_registers]
+
+        def issue() -> None:
+            for stager in copied:
+                stager.issue(stage, k)
+
         if copied:
-            out.when(is_wanted, lambda: [s.issue(stage, k) for s in copied] and None)
+            out.when(is_wanted, issue)
         out.asm("cp.async.commit_group;", "~{memory}")
         # Behind the last step the last one is read again, into a stage that nobody reads.
         last = out.sub(self.steps, 1)
