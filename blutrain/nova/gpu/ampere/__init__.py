@@ -6,6 +6,6 @@ batches, prologues, epilogues and split k. Each factor travels by one of two way
 
 Reading order: `instruction` (the multiply instructions), `layout` (who holds which element), `problem` (what a kernel
 asks for), `schedule` and `configure` (the decisions), `tiles` (sizes), `shared` (swizzled tiles), `stage` (global to
-shared memory), `fragments` (shared memory to registers), `mainloop`, `elements` (operands and results by element),
+shared memory), `fragments` (shared memory to registers), `mainloop`, `predicated` and `elements` (operands and results by element),
 `finish` and `columns` (from accumulators to results), `contract` (the generator).
 """
