@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 from loops import LOOPS
+from replay_support import InterpretedProgram
 
 from blutrain.nova import NovaWarning, flush, forget_warnings
 
@@ -31,15 +32,3 @@ def test_eager_and_compiled_agree(name, executor, monkeypatch):
     assert eager.keys() == compiled.keys()
     for key in eager:
         np.testing.assert_allclose(compiled[key], eager[key], rtol=1e-9, atol=1e-11, err_msg=key)
-
-
-class InterpretedProgram:
-    """A program that runs its trace by the eager rules: recording and replay without the compiler."""
-
-    def __init__(self, trace, options=None):
-        self.trace = trace
-
-    def run(self, log):
-        from blutrain.nova.interpret import interpret
-
-        return interpret(self.trace, log.bindings())
