@@ -56,6 +56,7 @@ class ProcessGroup:
         self.world, self.rank, self.size = world, world.rank, world.size
         self.has_failed = False
         self._exchanges = 0
+        self._under_way: list[Any] = []
         crowded = world.local_size > (os.cpu_count() or 1)
         self._spin_seconds = SHARED_SPIN_SECONDS if crowded else SPIN_SECONDS
         self._mpi: MpiBackend | None = None
@@ -120,10 +121,17 @@ class ProcessGroup:
         backend = self.backend(device)
         entry = self.watch.enter(name)
         request = getattr(backend, call)(*operands)
+        if device.is_cpu:
+            self._under_way.append(request)
+            self.progress()
         if not device.is_cpu and self._local is None and not request.is_captured:
             self.watch.check(entry)
             self.watch.follow(entry, request)
         return entry, request
+
+    def progress(self) -> None:
+        """Let MPI work on what is under way: it does so only when it is called."""
+        self._under_way = [request for request in self._under_way if not request.is_done()]
 
     def run(self, device: Device, name: str, call: str, *operands: Any) -> None:
         """Enter a collective and wait for it (on a GPU: the current stream does)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,15 +24,19 @@ _SERIALIZED = 2  # MPI_THREAD_SERIALIZED: any thread, one at a time
 
 
 class Request:
-    """A collective under way. `end`, called once it is done, puts the result where it belongs."""
+    """A collective under way. `end`, called once it is done, puts the result where it belongs. `done_ns`: when that was
+    seen, by time.monotonic_ns.
+    """
 
     def __init__(self, request: Any, keep: Any, end: Callable[[], None] | None = None):
         self._request, self._keep, self._end = request, keep, end
+        self.done_ns = 0
 
     def is_done(self) -> bool:
         """Lets MPI work on it; true once the result is there."""
         if self._request is not None and self._request.Test():
             self._request = self._keep = None
+            self.done_ns = time.monotonic_ns()
             if self._end is not None:
                 self._end()
         return self._request is None
