@@ -5,8 +5,11 @@ Loaded only where a plan is not in the cache.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
+import sys
+import tempfile
 import time
 
 from mlir import ir
@@ -32,20 +35,49 @@ def compile_plan(
 
     Errors: NovaError for an operation that nova does not support (naming it and the user's line), and for a fault.
     """
-    dump = config.get("NOVA_DUMP")
-    directory = os.path.join(dump, f"program-{next(_numbers):03d}") if dump else None
+    debug, name = config.get("NOVA_DEBUG"), f"program-{next(_numbers):03d}"
+    dump = config.get("NOVA_DUMP") or (tempfile.mkdtemp(prefix="nova-") if debug >= 4 else "")
+    directory = os.path.join(dump, name) if dump else None
     if directory:
         os.makedirs(directory, exist_ok=True)
-        with open(os.path.join(directory, "trace.txt"), "w") as file:
-            file.write(str(trace))
+        _write(os.path.join(directory, "trace.txt"), str(trace))
     with create_context(), ir.Location.unknown():
         module, seconds = lower(trace, facts, precision, memory_limit, directory)
         plan = build_plan(module, facts)
     if directory:
         for number, kernel in enumerate(plan.kernels):
-            with open(os.path.join(directory, f"kernel-{number:03d}.mlir"), "w") as file:
-                file.write(kernel.text)
-    return plan, seconds
+            _write(os.path.join(directory, _kernel_file(number)), kernel.text)
+        _print_dump(directory, debug)
+    override = config.get("NOVA_OVERRIDE")
+    return (_overridden(plan, os.path.join(override, name)) if override else plan), seconds
+
+
+def _kernel_file(number: int) -> str:
+    return f"kernel-{number:03d}.mlir"
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def _print_dump(directory: str, debug: int) -> None:
+    """NOVA_DEBUG: at 4 the IR after each pass that changed it, at 5 the text of the kernels too."""
+    for name in sorted(os.listdir(directory)):
+        if debug >= (5 if name.startswith("kernel-") else 4):
+            with open(os.path.join(directory, name)) as file:
+                print(f"// {name}\n{file.read()}", file=sys.stderr)
+
+
+def _overridden(plan: ProgramPlan, directory: str) -> ProgramPlan:
+    """NOVA_OVERRIDE: the plan with the kernel texts that stand, edited, in the folder of this program (as NOVA_DUMP names it)."""
+    kernels = list(plan.kernels)
+    for number, kernel in enumerate(kernels):
+        path = os.path.join(directory, _kernel_file(number))
+        if os.path.exists(path):
+            with open(path) as file:
+                kernels[number] = dataclasses.replace(kernel, text=file.read())
+    return dataclasses.replace(plan, kernels=tuple(kernels))
 
 
 def lower(

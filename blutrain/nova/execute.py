@@ -15,7 +15,7 @@ from .. import config
 from ..errors import NovaError
 from ..tensor import dispatch
 from ..tensor.tensor import Tensor
-from .explain import announce
+from .explain import announce, announce_times
 from .interpret import OutOfMemory, interpret, peak_bytes
 from .log import Log, root_of
 from .open_graph import OpenGraph
@@ -167,7 +167,10 @@ def _run(program: Program, log: Log) -> dict[int, Any]:
         from .check import run_checked
 
         return run_checked(program, log)
-    return program.run(log)
+    results = program.run(log)
+    if program.runs == 1 and config.get("NOVA_DEBUG") >= 2:
+        announce_times(program)
+    return results
 
 
 def _compiles_first(log: Log, trace: Trace) -> bool:

@@ -48,3 +48,10 @@ def announce(program, owner) -> None:
         from .explain_table import render
 
         print(render(program, measure=False), file=sys.stderr)
+
+
+def announce_times(program) -> None:
+    """After a program's first run, at NOVA_DEBUG=2: its launches with measured times."""
+    from .explain_table import render
+
+    print(render(program), file=sys.stderr)

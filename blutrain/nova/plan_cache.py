@@ -25,10 +25,11 @@ from .trace import Trace, freeze
 def cached_plan(
     trace: Trace, facts: CpuFacts | GpuFacts, precision: str | None, memory_limit: int | None = None
 ) -> tuple[ProgramPlan, dict[str, float]]:
-    """The plan of `trace` and the seconds each stage took. NOVA_DUMP and NOVA_OVERRIDE always compile."""
+    """The plan of `trace` and the seconds each stage took. NOVA_DUMP, NOVA_OVERRIDE and NOVA_DEBUG from 4 on always compile."""
     start = time.perf_counter()
     key = plan_key(trace, facts, precision, memory_limit)
-    data = None if config.get("NOVA_DUMP") or config.get("NOVA_OVERRIDE") else object_cache().get(key)
+    looks = config.get("NOVA_DUMP") or config.get("NOVA_OVERRIDE") or config.get("NOVA_DEBUG") >= 4
+    data = None if looks else object_cache().get(key)
     if data is not None:
         plan = _read(data)
         if plan is not None:
@@ -37,7 +38,8 @@ def cached_plan(
     from .compile import compile_plan  # loads MLIR
 
     plan, seconds = compile_plan(trace, facts, precision, memory_limit)
-    object_cache().put(key, pickle.dumps(plan, protocol=5))
+    if not config.get("NOVA_OVERRIDE"):
+        object_cache().put(key, pickle.dumps(plan, protocol=5))
     return plan, seconds
 
 
