@@ -41,9 +41,13 @@ def single(tmp_path_factory):
     return json.loads(path.read_text())["eager"]
 
 
-@pytest.mark.parametrize("ranks, modes", [(2, "eager,compiled"), (3, "eager"), (4, "eager,compiled")])
+@pytest.mark.parametrize(
+    "ranks, modes", [(2, "eager,compiled,compiled+sharded"), (3, "eager,eager+sharded"), (4, "compiled")]
+)
 def test_ranks_train_as_one_process_does(ranks, modes, single, tmp_path):
-    """Uneven parts, several buckets of odd sizes; every rank checks that all parameters are equal bit for bit."""
+    """Uneven parts, several buckets of odd sizes; every rank checks that all parameters are equal bit for bit. Sharded:
+    the ranks share the optimizer's work.
+    """
     status, _, err = program(ranks, "training", str(tmp_path / "found.json"), modes)
     assert status == 0, err
     found = json.loads((tmp_path / "found.json").read_text())
@@ -134,7 +138,8 @@ def _meta(out):
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="finds the ranks in /proc")
 def test_the_launcher_restarts_from_the_last_checkpoint(tmp_path, text):
-    steps = ["--steps", 400, "--eval-every", 10, "--stop-after", 200]
+    """The optimizer's state lies in parts on the ranks."""
+    steps = ["--steps", 400, "--eval-every", 10, "--stop-after", 200, "--shard-optimizer"]
     out, whole = tmp_path / "restarted", tmp_path / "whole"
     options = ("--max-restarts", "1", "--log-dir", str(tmp_path / "logs"))
     process = start(2, *flags(text, out, "eager", *steps), options=options)

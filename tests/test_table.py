@@ -29,7 +29,17 @@ from blutrain.tensor.primitive import (
 )
 
 SIMPLE = [p for p in TABLE.values() if p.kind not in ("composite", "random")]
-COLLECTIVES = {"all_gather", "all_reduce", "barrier", "broadcast", "recv", "reduce_bucket", "reduce_scatter", "send"}
+COLLECTIVES = {
+    "all_gather",
+    "all_reduce",
+    "barrier",
+    "broadcast",
+    "gather_bucket",
+    "recv",
+    "reduce_bucket",
+    "reduce_scatter",
+    "send",
+}
 ELSEWHERE = {"check"} | COLLECTIVES | {c.name for c in composite_cases.CASES}  # collectives: test_distributed_*.py
 
 

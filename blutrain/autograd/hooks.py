@@ -10,7 +10,7 @@ from ..tensor.tensor import Tensor, structure_epoch
 from .tape import node_of
 
 _ids = itertools.count()
-syncing: list = []  # the reducers that are at work now, in the order they were made
+syncing: weakref.WeakSet = weakref.WeakSet()  # the reducers that are at work now
 
 
 class Hooks:
@@ -98,6 +98,12 @@ def reducer_of(leaf: Tensor):
     """What adds up this leaf's gradients over processes in a backward now, or None."""
     reducer = None if leaf._hooks is None else leaf._hooks.reducer
     return reducer if reducer is not None and reducer in syncing else None
+
+
+def shard_of(leaf: Tensor):
+    """The part of a leaf that this process updates, where several share the work of the optimizer; None: all of it."""
+    reducer = None if leaf._hooks is None else leaf._hooks.reducer
+    return None if reducer is None else reducer.shard_of(leaf)
 
 
 def register_hook(x: Tensor, hook) -> HookHandle:

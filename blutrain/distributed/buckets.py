@@ -35,7 +35,9 @@ class Member:
 
 @dataclass(eq=False)
 class Bucket:
-    """Gradients of one dtype and device that are reduced by one collective. size: elements, gaps included."""
+    """Gradients of one dtype and device that are reduced by one collective. size: elements, gaps included. Where ranks
+    share the optimizer's work, each has one of `ranks` equal parts of the vector, whatever parameters lie there.
+    """
 
     number: int
     dtype: Any
@@ -47,6 +49,11 @@ class Bucket:
         self.members.append(Member(name, parameter, self.size))
         step = max(1, ALIGNMENT_BYTES // self.dtype.itemsize)
         self.size += -(-parameter.numel() // step) * step
+
+    def divide(self, ranks: int) -> None:
+        """Make the size one that `ranks` aligned parts of equal size fill."""
+        step = ranks * max(1, ALIGNMENT_BYTES // self.dtype.itemsize)
+        self.size = -(-self.size // step) * step
 
     @property
     def bytes(self) -> int:

@@ -17,7 +17,7 @@ from ..errors import message
 from ..tensor import dispatch
 from ..tensor.aval import Aval
 from ..tensor.device import Device, cpu
-from ..tensor.primitive import NotDifferentiable, Unsupported, define
+from ..tensor.primitive import Collective, NotDifferentiable, Unsupported, define
 from ..tensor.tensor import Tensor
 from .group import Work, flush_pending, get_group
 
@@ -63,6 +63,12 @@ def _eager_all_reduce(xp, x, *, op):
     return target
 
 
+def _start_in_place(flat, op: str):
+    """What a compiled program does."""
+    xp = numpy if isinstance(flat, numpy.ndarray) else None
+    return get_group().start(_device(xp, flat), _name("all_reduce", _described(flat), op), "all_reduce", flat, flat, op)
+
+
 def _vjp_all_reduce(ctx, grad):
     if ctx.attrs["op"] == "max":
         raise RuntimeError(message("all_reduce", "max has no gradient", help="detach the operand"))
@@ -75,7 +81,7 @@ ALL_REDUCE = define(
     infer=_infer_all_reduce,
     eager=_eager_all_reduce,
     vjp=_vjp_all_reduce,
-    nova=_NOT_COMPILED,
+    nova=Collective("whole", _start_in_place, lambda started: get_group().join(*started)),
     tags=COLLECTIVE,
     doc='all_reduce(x, *, op): the "sum", "mean" or "max" over all ranks, element by element; the same on each.',
 )

@@ -32,11 +32,19 @@ class DataParallel(Module):
     """Wraps a model; calls go to it, `state_dict` and `load_state_dict` are its own (no prefix).
 
     Takes rank 0's parameters and buffers. bucket_cap_mb: mebibytes of gradients that are reduced together.
-    find_unused_parameters: a parameter may be left out of the loss on some ranks (such steps run eagerly). Errors:
-    ValueError where the ranks' models or seeds differ, naming what on which rank.
+    find_unused_parameters: a parameter may be left out of the loss on some ranks (such steps run eagerly).
+    shard_optimizer (ZeRO-1): each rank keeps the moments of, and updates, its part of the parameters; `grad` is complete
+    in that part only, and the optimizer's state_dict is made by all ranks together. Errors: ValueError where the ranks'
+    models or seeds differ, naming what on which rank.
     """
 
-    def __init__(self, module: Module, bucket_cap_mb: float = 25.0, find_unused_parameters: bool = False):
+    def __init__(
+        self,
+        module: Module,
+        bucket_cap_mb: float = 25.0,
+        find_unused_parameters: bool = False,
+        shard_optimizer: bool = False,
+    ):
         super().__init__()
         if not isinstance(module, Module):
             raise TypeError(message("DataParallel", "not a model", expected="a Module", got=type(module).__name__))
@@ -49,7 +57,7 @@ class DataParallel(Module):
             raise ValueError(message("DataParallel", "no parameter requires a gradient"))
         self._agree(group)
         self._take_over(group)
-        self._reducer = Reducer(named, group, int(bucket_cap_mb * 2**20), find_unused_parameters)
+        self._reducer = Reducer(named, group, int(bucket_cap_mb * 2**20), find_unused_parameters, shard_optimizer)
         for _, parameter in named:
             set_reducer(parameter, self._reducer)
         random.default_generator.stream = group.rank  # from here on ranks draw different numbers

@@ -113,17 +113,21 @@ class MpiBackend:
         return Request(self.comm.Ibcast(_raw(array), root=src), array)
 
     def all_gather(self, source: np.ndarray, target: np.ndarray) -> Request:
-        """target = the sources of all ranks, one after the other."""
-        return Request(self.comm.Iallgather(_raw(source), _raw(target)), (source, target))
+        """target = the sources of all ranks, one after the other; a source may be its part of the target."""
+        given = self.mpi.IN_PLACE if np.may_share_memory(source, target) else _raw(source)
+        return Request(self.comm.Iallgather(given, _raw(target)), (source, target))
 
     def reduce_scatter(self, source: np.ndarray, target: np.ndarray, op: str) -> Request:
-        """target = this rank's part (of `size` equal ones) of the reduction of all ranks' sources."""
+        """target = this rank's part (of `size` equal ones) of the reduction of all ranks' sources; it may be that part of
+        the source.
+        """
         scale = self.comm.Get_size() if op == "mean" else 0
         narrow = _is_narrow(source.dtype)
         given = source.astype(np.float32) if narrow else _bytes_of_bool(source)
-        out = np.empty(target.shape, np.float32) if narrow else _bytes_of_bool(target)
+        apart = narrow or np.may_share_memory(source, target)
+        out = np.empty(target.shape, given.dtype) if apart else _bytes_of_bool(target)
         request = self.comm.Ireduce_scatter_block(given, out, op=self._ops[op])
-        return Request(request, (given, out), lambda: _finish(out if narrow else target, target, scale))
+        return Request(request, (given, out), lambda: _finish(out if apart else target, target, scale))
 
     def send(self, array: np.ndarray, dst: int, tag: int) -> Request:
         return Request(self.comm.Isend(_raw(array), dest=dst, tag=tag), array)

@@ -8,6 +8,8 @@ it calls `reduce(grads)` instead, which says the same in one primitive per bucke
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from typing import Any
 
 from ..autograd.hooks import syncing
@@ -17,28 +19,60 @@ from ..tensor.aval import Aval
 from ..tensor.primitive import Collective, NotDifferentiable, define
 from ..tensor.tensor import Tensor
 from .buckets import Bucket, plan_buckets
-from .collectives import COLLECTIVE
+from .collectives import COLLECTIVE, all_reduce
 from .group import ProcessGroup, get_group
+from .shards import Shard, find_shards, gather
 
-_reducers: list[Reducer] = []
+reducers: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()  # their parameters keep them
+_numbers = itertools.count()
 observer: Any = None  # observer(bucket, start) calls `start` in its place and returns what it gave: benchmarks/ddp.py
 
 
 class Reducer:
-    """For the parameters (name, tensor) that are given; `number`: the same on all ranks."""
+    """For the parameters (name, tensor) that are given; `number`: the same on all ranks.
+
+    shards: of each bucket every rank gets the averages of one part only, for which it does the optimizer's work (see
+    shards.py); the rest of `leaf.grad` then means nothing.
+    """
 
     def __init__(
-        self, named_parameters: list[tuple[str, Tensor]], group: ProcessGroup, cap_bytes: int, find_unused: bool
+        self,
+        named_parameters: list[tuple[str, Tensor]],
+        group: ProcessGroup,
+        cap_bytes: int,
+        find_unused: bool = False,
+        shards: bool = False,
     ):
         self.group, self.find_unused = group, find_unused
-        self.number = len(_reducers)  # all ranks make their reducers in one order
-        _reducers.append(self)
+        self.is_sharding = shards and group.size > 1
+        self.number = next(_numbers)  # all ranks make their reducers in one order
+        reducers[self.number] = self
         self.set_syncing(group.size > 1)
         self.buckets = plan_buckets(named_parameters, cap_bytes)
+        for bucket in self.buckets if self.is_sharding else ():
+            bucket.divide(group.size)
         self._place = {id(m.parameter): (b, i) for b in self.buckets for i, m in enumerate(b.members)}
+        self._shards = find_shards(self) if self.is_sharding else {}
         self._flat: dict[int, Any] = {}  # bucket -> its array
         self._views: dict[int, list[Tensor]] = {}  # bucket -> the members' gradients
         self._reset()
+
+    def shard_of(self, leaf: Tensor) -> Shard | None:
+        """The part of a parameter that this rank updates; None: all of it."""
+        return self._shards.get(id(leaf))
+
+    def mine(self, flat: Any) -> Any:
+        """This rank's part of a bucket's array."""
+        part = flat.shape[0] // self.group.size
+        return flat[self.group.rank * part : (self.group.rank + 1) * part]
+
+    def total(self, x: Tensor, op: str) -> Tensor:
+        """The "sum" or "max" over the ranks."""
+        return all_reduce(x, op)
+
+    def gather(self, parts: dict[int, Tensor | None]) -> list[tuple[Tensor, Tensor]]:
+        """(parameter, new value) from the ranks' new parts: see shards.py."""
+        return gather(self, parts)
 
     @property
     def is_syncing(self) -> bool:
@@ -48,11 +82,7 @@ class Reducer:
     def set_syncing(self, wanted: bool) -> bool:
         """Whether backwards from now on average gradients; returns what was set before."""
         before = self.is_syncing
-        if wanted and not before:
-            syncing.append(self)
-            syncing.sort(key=lambda reducer: reducer.number)
-        elif before and not wanted:
-            syncing.remove(self)
+        (syncing.add if wanted else syncing.discard)(self)
         return before
 
     def _reset(self) -> None:
@@ -123,6 +153,8 @@ class Reducer:
     def start(self, bucket: Bucket, flat: Any) -> tuple[Any, Any]:
         """Enter the all-reduce of a bucket whose gradients lie in `flat`."""
         name = f"gradients, bucket {bucket.number} of {len(self.buckets)} ({bucket.dtype.short}[{bucket.size}])"
+        if self.is_sharding:
+            return self.group.start(bucket.device, name, "reduce_scatter", flat, self.mine(flat), "mean")
         return self.group.start(bucket.device, name, "all_reduce", flat, flat, "mean")
 
     def _drop_unused(self, mine: set[int]) -> None:
@@ -190,7 +222,7 @@ def _eager_bucket(xp, *grads, reducer, bucket, offsets, size):
 
 def start_bucket(flat: Any, reducer: int, bucket: int) -> tuple[Any, Any]:
     """Enter the all-reduce of a bucket: what a compiled program does where its last gradient is there."""
-    owner = _reducers[reducer]
+    owner = reducers[reducer]
     if observer is not None:
         return observer(bucket, lambda: owner.start(owner.buckets[bucket], flat))
     return owner.start(owner.buckets[bucket], flat)

@@ -29,11 +29,19 @@ class CheckpointError(RuntimeError):
     """A checkpoint that cannot be written or read; the message says why, and what is still whole."""
 
 
-def save(path: str | os.PathLike, model: Any, optimizer: Any = None, scheduler: Any = None, extra: Any = None) -> None:
+def save(
+    path: str | os.PathLike,
+    model: Any,
+    optimizer: Any = None,
+    scheduler: Any = None,
+    extra: Any = None,
+    write: bool = True,
+) -> None:
     """Write a checkpoint. A tied parameter is stored once.
 
-    extra: anything that JSON holds (step, data position, flags). Errors: CheckpointError; a file of that name is then
-    unchanged.
+    extra: anything that JSON holds (step, data position, flags). write: False on all but one of several processes, which
+    call this together (an optimizer's state may lie in parts on all of them). Errors: CheckpointError; a file of that
+    name is then unchanged.
 
     >>> save("run/checkpoint.safetensors", model, optimizer, scheduler, extra={"step": 100})    # doctest: +SKIP
     """
@@ -48,6 +56,8 @@ def save(path: str | os.PathLike, model: Any, optimizer: Any = None, scheduler: 
             arrays.update({f"optimizer.{index}.{k}": v for k, v in entries.items() if k != "step"})
     if scheduler is not None:
         meta["scheduler"] = scheduler.state_dict()
+    if not write:
+        return
     _write(Path(path), {name: _host(tensor) for name, tensor in arrays.items()}, {KEY: json.dumps(meta)})
 
 

@@ -242,8 +242,8 @@ class GradientEvents:
     # ---------------------------------------------------------------- optimizer
 
     def clip_grad_norm(self, clip, parameters: list[Tensor], max_norm: float, **options):
-        """clip_grad_norm_ on pending gradients: `clip(grads, max_norm, **options) -> (norm, new gradients)` is its
-        math in primitives.
+        """clip_grad_norm_ on pending gradients: `clip(parameters, grads, max_norm, **options) -> (norm, new gradients)` is
+        its math in primitives.
         """
         log = self.log
         if log is None or self.recording:
@@ -266,7 +266,7 @@ class GradientEvents:
             step.grads = dict(log.grads)
             clipped: list[Tensor]
             with self._body(), dispatch.tape.no_grad():
-                norm, clipped = clip([log.grad_tensor(p) for p in mine], numbers[0], **options)
+                norm, clipped = clip(mine, [log.grad_tensor(p) for p in mine], numbers[0], **options)
             for p, g in zip(mine, clipped, strict=True):
                 number = log.operand(g)
                 log.rebind(log.grad_tensor(p)._pending, number)
@@ -331,6 +331,7 @@ class GradientEvents:
                     grads = [self._step_gradient(log, p) for p in bucket.params]
                     numbers = [log.scalar(x) for x in optimizer._scalars(bucket)]
                     optimizer._update(bucket, bucket.params, grads, numbers)
+                optimizer._end_update()
         taken = [p for b in step.buckets for p in b.params if id(p) in pending]
         keep = log.owner is not None and log.owner.options.keep_grads
         if not keep:
@@ -379,15 +380,15 @@ class GradientEvents:
 
 def _syncing() -> tuple[int, ...]:
     """Who averages gradients over processes now, as part of a backward's key."""
-    return tuple([reducer.number for reducer in dispatch.tape.syncing])
+    return tuple(sorted([reducer.number for reducer in dispatch.tape.syncing]))
 
 
 def _reducers_of(leaves: list[Tensor]) -> list[Any]:
     """Who averages the gradients of some of these leaves now, each once, in the order they were made."""
     if not dispatch.tape.syncing:
         return []
-    found = {id(reducer) for leaf in leaves if (reducer := dispatch.tape.reducer_of(leaf)) is not None}
-    return [reducer for reducer in dispatch.tape.syncing if id(reducer) in found]
+    found = {reducer for leaf in leaves if (reducer := dispatch.tape.reducer_of(leaf)) is not None}
+    return sorted(found, key=lambda reducer: reducer.number)
 
 
 def _tell_reducers(leaves: list[Tensor]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..autograd import enable_grad, no_grad
+from ..autograd.hooks import shard_of
 from ..errors import message
 from ..tensor import dispatch
 from ..tensor.device import cpu
@@ -91,6 +92,7 @@ class Optimizer:
         self.defaults = defaults
         self.param_groups: list[dict[str, Any]] = []
         self.state: dict[Tensor, dict[str, Any]] = {}
+        self._parts: dict[Any, dict[int, Any]] = {}  # during an update: reducer -> id of a parameter -> its new part
         if isinstance(params, Tensor | dict | str):
             self._fail(
                 "params must be a list", expected="an iterable of tensors or of dicts", got=type(params).__name__
@@ -157,10 +159,32 @@ class Optimizer:
         """
         name, attrs = self._rule(bucket)
         for p, g in zip(params, grads):
-            old = (p, *self._states(p))
-            new = dispatch.apply(TABLE[name], p, g, *old[1:], *scalars, **attrs)
-            for target, value in zip(old, new if isinstance(new, tuple) else (new,)):
+            shard = shard_of(p)
+            if shard is not None:
+                parts = self._parts.setdefault(shard.reducer, {})
+                if not shard.size:
+                    parts[id(p)] = None
+                    continue
+                g = shard.part(g)
+            states, old = self._states(p), p if shard is None else shard.part(p.detach())
+            if any(s.shape != old.shape for s in states):
+                help = "wrap the model in DataParallel before the optimizer steps or loads its state"
+                self._fail("its state is of whole parameters, of which it is to update parts", help=help)
+            new = dispatch.apply(TABLE[name], old, g, *states, *scalars, **attrs)
+            first, *others = new if isinstance(new, tuple) else (new,)
+            if shard is None:
+                assign(p, first)
+            else:
+                parts[id(p)] = first
+            for target, value in zip(states, others):
                 assign(target, value)
+
+    def _end_update(self) -> None:
+        """After the `_update` of all buckets: where processes share the work, they give each other what they made."""
+        for reducer, parts in self._parts.items():
+            for p, value in reducer.gather(parts):
+                assign(p, value)
+        self._parts = {}
 
     def _states(self, p: Tensor) -> tuple[Tensor, ...]:
         return tuple(v for v in self.state[p].values() if isinstance(v, Tensor))
@@ -182,8 +206,12 @@ class Optimizer:
             for bucket in self._buckets():
                 bucket.count.value += 1
                 grads, states = [p.grad for p in bucket.params], [self._states(p) for p in bucket.params]
+                if any(shard_of(p) is not None for p in bucket.params):
+                    self._update(bucket, bucket.params, grads, self._scalars(bucket))
+                    continue
                 name, attrs = self._rule(bucket)
                 update_in_place(name, bucket.params, grads, states, self._scalars(bucket), **attrs)
+            self._end_update()
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -212,7 +240,7 @@ class Optimizer:
                         skipped.append(p)
                     continue
                 if p not in self.state:
-                    self.state[p] = {"step": fresh, **self._init_state(group, p)}
+                    self.state[p] = {"step": fresh, **self._init_state(group, _own_part(p))}
                     structure_epoch.bump()
                 by_count.setdefault(self.state[p]["step"], []).append(p)
             buckets += [Bucket(group, count, params) for count, params in by_count.items()]
@@ -232,11 +260,16 @@ class Optimizer:
     # ---- saving
 
     def state_dict(self) -> dict[str, Any]:
-        """As PyTorch: {"state": {index: {"step": int, name: tensor}}, "param_groups": numbers and indices}."""
+        """As PyTorch: {"state": {index: {"step": int, name: tensor}}, "param_groups": numbers and indices}.
+
+        Where processes share the optimizer's work each has to call it: the state is put together from all.
+        """
         order = {id(p): i for i, p in enumerate(p for g in self.param_groups for p in g["params"])}
         state = {}
-        for p, entries in self.state.items():
-            state[order[id(p)]] = {k: v.value if isinstance(v, StepCount) else v.detach() for k, v in entries.items()}
+        for p, entries in sorted(self.state.items(), key=lambda item: order[id(item[0])]):
+            state[order[id(p)]] = {
+                k: v.value if isinstance(v, StepCount) else _whole(p, v.detach()) for k, v in entries.items()
+            }
         groups = [{**g, "params": [order[id(p)] for p in g["params"]]} for g in self.param_groups]
         return {"state": dict(sorted(state.items())), "param_groups": groups}
 
@@ -279,17 +312,18 @@ class Optimizer:
         self, group: dict, index: int, p: Tensor, step: int, entries: dict[str, Any]
     ) -> dict[str, Tensor]:
         """Copies of the entries of one parameter on its device."""
-        own = self._init_state(group, p)
+        own = self._init_state(group, _own_part(p))
         if step < 0 or entries.keys() != own.keys():
             rule = f"the state of parameter {index} is of another optimizer"
             self._fail(rule, expected=", ".join(["step", *own]), got=", ".join(entries))
         for name, tensor in own.items():
             value = entries[name]
-            if not isinstance(value, Tensor | np.ndarray) or tuple(value.shape) != tensor.shape:
-                got = f"shape {tuple(getattr(value, 'shape', ()))}"
-                self._fail(f"{name} of parameter {index} does not fit", expected=str(tensor._aval), got=got)
+            if not isinstance(value, Tensor | np.ndarray) or tuple(value.shape) != p.shape:
+                got, expected = f"shape {tuple(getattr(value, 'shape', ()))}", f"{tensor.dtype.short}{list(p.shape)}"
+                self._fail(f"{name} of parameter {index} does not fit", expected=expected, got=got)
             value = value.detach() if isinstance(value, Tensor) else Tensor._wrap(value, cpu)
-            tensor.copy_(value.to(tensor.device))
+            shard = shard_of(p)
+            tensor.copy_((value if shard is None else shard.part(value)).to(tensor.device))
         return own
 
     def _fail(self, rule: str, **rest: str) -> None:
@@ -301,6 +335,18 @@ class Optimizer:
             numbers = "  ".join(f"{k}: {v}" for k, v in group.items() if k != "params")
             lines.append(f"  group {i}: {len(group['params'])} parameters  {numbers}")
         return "\n".join(lines + [")"])
+
+
+def _own_part(p: Tensor) -> Tensor:
+    """What of a parameter this process updates, and keeps the state of: all, or its shard as a vector."""
+    shard = shard_of(p)
+    return p if shard is None else shard.part(p.detach())
+
+
+def _whole(p: Tensor, state: Tensor) -> Tensor:
+    """State like the parameter, put together from all processes where each keeps a part: then all have to call this."""
+    shard = shard_of(p)
+    return state if shard is None else shard.whole(p, state)
 
 
 def zero_state(p: Tensor) -> Tensor:

@@ -125,8 +125,12 @@ class Composed:
 @dataclass(frozen=True, slots=True)
 class Collective:
     """Nova runs it between kernels, by calls from the host program: `start(flat, **attrs)` where the last operand exists
-    returns at once, `wait(what start gave)` stands before the first use of a result. `rule`: how the operands lie in
-    memory: "bucket" (attributes `offsets` and `size`: parts of one flat vector, replaced in place).
+    returns at once, `wait(what start gave)` stands before the first use of a result. `flat` is a vector that the operands
+    are parts of, replaced in place; the results are parts of it then. `rule`, by attributes of the operation:
+
+    "bucket": `offsets` of the operands, `size` of the vector; the results lie where the operands did;
+    "gather": the same, and `results`: the offset of each result;
+    "whole": the one operand is the vector, and so is the result.
     """
 
     rule: str

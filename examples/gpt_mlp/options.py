@@ -53,6 +53,7 @@ DEFAULTS: dict[str, Any] = {
     "log_every": 10,
     "eval_every": 100,
     "sample_tokens": 300,
+    "shard_optimizer": False,
 }
 
 
@@ -100,6 +101,12 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--log-every", type=positive, metavar="N", help="steps between progress lines (10)")
     add(
         "--eval-every", type=positive, metavar="N", help="steps between validation losses, each with a checkpoint (100)"
+    )
+    add(
+        "--shard-optimizer",
+        action="store_const",
+        const=True,
+        help="several ranks: each keeps and updates its part of the optimizer's state (ZeRO-1)",
     )
     add("--sample-tokens", type=int, metavar="N", help="length of the sample at the end (300)")
     return parser.parse_args(argv)

@@ -35,11 +35,11 @@ class Ranks:
         """The GPU of this rank, where GPUs are used."""
         return str(distributed.local_device()) if name != "cpu" and self.size > 1 else name
 
-    def wrap(self, model: nn.Module, fingerprint: str) -> None:
+    def wrap(self, model: nn.Module, fingerprint: str, shard_optimizer: bool) -> None:
         """Take over rank 0's parameters. Errors: ValueError where the ranks' models or data differ."""
         if self.size > 1:
             distributed.require_equal("the data", fingerprint)
-            self.ddp = distributed.DataParallel(model)
+            self.ddp = distributed.DataParallel(model, shard_optimizer=shard_optimizer)
 
     def backward(self, loss: bt.Tensor, is_last: bool) -> None:
         """loss.backward(); the average over the ranks is taken at the last of several micro-batches."""

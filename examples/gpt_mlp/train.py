@@ -97,9 +97,9 @@ def prepare(argv: list[str] | None = None) -> Run:
         Batches(corpus.train, options.batch_size, options.block_size, options.seed, rows=ranks.mine),
         Batches(corpus.validation, options.batch_size, options.block_size, options.seed, VALIDATION, ranks.mine),
     )
+    ranks.wrap(model, corpus.fingerprint, options.shard_optimizer)
     if saved is not None:
         run.step = run.saved_step = checkpoint.load(run.checkpoint, model, optimizer, run.scheduler)["step"]
-    ranks.wrap(model, corpus.fingerprint)
     if options.compile:
         model.compile(precision=compile_precision, first_step="eager" if saved is None else "compiled")
     return run
@@ -151,8 +151,8 @@ def save(run: Run) -> None:
     """Write the checkpoint (the first rank does). Errors: checkpoint.CheckpointError; the old one is then unchanged."""
     kept = {name: getattr(run.options, name) for name in [*FIXED, "data"]}
     extra = {"step": run.step, "options": kept, "fingerprint": run.corpus.fingerprint}
-    if run.ranks.is_first:
-        checkpoint.save(run.checkpoint, run.model, run.optimizer, run.scheduler, extra)
+    writes = run.ranks.is_first  # all ranks call it: the optimizer's state may lie in parts
+    checkpoint.save(run.checkpoint, run.model, run.optimizer, run.scheduler, extra, write=writes)
     run.saved_step = run.step
 
 

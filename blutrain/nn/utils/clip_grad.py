@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...autograd import no_grad
+from ...autograd.hooks import shard_of
 from ...errors import message
 from ...tensor import dispatch
 from ...tensor.device import cpu
@@ -37,9 +38,10 @@ def clip_grad_norm_(
         result = dispatch.recorder.clip_grad_norm(_clip, params, max_norm, norm_type=norm_type, names=names)
         if result is not NotImplemented:
             return result
-    grads = [g for p in params if (g := p.grad) is not None]
+    have = [p for p in params if p.grad is not None]
+    grads = [p.grad for p in have]
     with no_grad():
-        norm = get_total_norm(grads, norm_type)
+        norm = _norm(have, grads, norm_type)
         if error_if_nonfinite and not math.isfinite(norm.item()):
             names = [name for name, p in zip(_names(items), params) if p.grad is not None]
             raise RuntimeError(nonfinite_message(names, grads, norm.item()))
@@ -49,16 +51,34 @@ def clip_grad_norm_(
     return norm
 
 
-def _clip(grads: list[Tensor], max_norm: Any, norm_type: float = 2.0, names: Any = None) -> tuple[Tensor, list[Tensor]]:
+def _clip(
+    params: list[Tensor], grads: list[Tensor], max_norm: Any, norm_type: float = 2.0, names: Any = None
+) -> tuple[Tensor, list[Tensor]]:
     """(norm, scaled gradients): the numbers of clip_grad_norm_ without a write, for a recorded step.
 
     max_norm may be a run-time scalar. names: not None asks for the check that the norm is finite.
     """
-    norm = get_total_norm(grads, norm_type)
+    norm = _norm(params, grads, norm_type)
     if names is not None:
         check(norm.isfinite().logical_not().to(int32), "clip_grad_norm_: the norm of the gradients is not finite")
     coefficient = _coefficient(norm, max_norm)
     return norm, [g * coefficient.to(g.dtype) for g in grads]
+
+
+def _norm(params: list[Tensor], grads: list[Tensor], norm_type: float) -> Tensor:
+    """The norm of the parameters' gradients, of which each of several processes may have parts only."""
+    shards = [shard_of(p) for p in params]
+    reducers = {id(s.reducer): s.reducer for s in shards if s is not None}
+    if not reducers:
+        return get_total_norm(grads, norm_type)
+    power, combine, op = (1.0, Tensor.maximum, "max") if norm_type == math.inf else (norm_type, Tensor.add, "sum")
+    whole = [g for g, s in zip(grads, shards) if s is None]
+    totals = [get_total_norm(whole, norm_type) ** power] if whole else []
+    for reducer in reducers.values():
+        parts = [s.part(g) for g, s in zip(grads, shards) if s is not None and s.reducer is reducer and s.size]
+        parts = parts or [grads[0].reshape(-1)[:1] * 0]
+        totals.append(reducer.total(get_total_norm(parts, norm_type) ** power, op))
+    return _combine(totals, combine, grads[0].device) ** (1 / power)
 
 
 def get_total_norm(tensors: list[Tensor], norm_type: float = 2.0) -> Tensor:

@@ -46,16 +46,18 @@ def run(module: ir.Module, facts) -> None:
 
 
 def _reduced(graph: Graph, op: ir.Operation) -> list[ir.Value]:
-    """The averages that stand for the results of `op`."""
+    """What stands for the results of `op`."""
     attrs = attributes(op)
-    offsets, size = attrs.pop("offsets"), attrs.pop("size")
-    dtype = graph.aval(op.operands[0]).dtype
-    vector = Aval((size,), dtype)
+    first = graph.aval(op.operands[0])
+    offsets, size = attrs.pop("offsets", (0,)), attrs.pop("size", first.size)
+    places = attrs.pop("results", offsets)
+    attrs.pop("shapes", None)
+    vector = Aval((size,), first.dtype)
     parts = [_flat(graph, _own(graph, value)) for value in op.operands]
     attrs |= {"offsets": offsets, "primitive": op.name.removeprefix("nova.")}
     ready = graph.create("bucket_ready", parts, [vector], attrs)
     done = graph.create("bucket_wait", [ready.result], [vector]).result
-    return [_part(graph, done, offset, result) for offset, result in zip(offsets, op.results, strict=True)]
+    return [_part(graph, done, offset, result) for offset, result in zip(places, op.results, strict=True)]
 
 
 def _own(graph: Graph, value: ir.Value) -> ir.Value:

@@ -63,7 +63,7 @@ class BodyWriter:
         readers: dict[int, set[int]] = {}
         for node in reversed(self.graph.nodes):
             above = {node.number} if node.number in apart else readers.get(node.number, set())
-            wide = node.kind == MAP and node.operands and node.number not in apart
+            wide = node.kind == MAP and node.operands and node.number not in apart and not _is_read_in_parts(node)
             if wide and ((len(above) > 1 and node.name != "cast") or self._is_read_wider(node)):
                 apart.add(node.number)
                 above = {node.number}
@@ -253,6 +253,12 @@ class BodyWriter:
         op = "nova.gather" if node.kind == GATHER else "nova.scatter_add"
         self.line(f'{name} = "{op}"({held}) : ({types}) -> {tensor_text(shape, dtype)}')
         self.define(node.result, name, shape, dtype)
+
+
+def _is_read_in_parts(node: Node) -> bool:
+    """Do all readers look at a part of the result only? Each then computes its own elements."""
+    users = node.result.users
+    return bool(users) and all(user.kind == VIEW and user.result.size < node.result.size for user in users)
 
 
 def is_zero(value: Value) -> bool:
