@@ -168,7 +168,7 @@ def _run(program: Program, log: Log) -> dict[int, Any]:
 
         return run_checked(program, log)
     results = program.run(log)
-    if program.runs == 1 and config.get("NOVA_DEBUG") >= 2:
+    if config.get("NOVA_DEBUG") >= 2 and program.runs == 1:
         announce_times(program)
     return results
 
