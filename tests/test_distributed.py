@@ -242,6 +242,12 @@ def test_torchrun_starts_ranks():
     assert done.returncode == 0 and done.stdout.count("sum 3.0 of 2") == 2, done.stderr
 
 
+def test_a_missing_mpi_is_named(tmp_path):
+    (tmp_path / "mpi4py.py").write_text("raise ImportError('there is no mpi4py here')")
+    status, _, err = program(2, "started_by", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    assert status == 1 and "distributed: MPI cannot be loaded" in err and "pip install 'blutrain[distributed]'" in err
+
+
 def test_two_launchers_of_one_host_are_two_nodes(tmp_path):
     """--nnodes 2 on this host: the second launcher's rank is rank 1."""
     options = ["--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(_free_port())]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 from collections import deque
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import blutrain as bt
 from blutrain import distributed, nn
-from blutrain.distributed import launch
+from blutrain.distributed import group, launch
 from blutrain.distributed.buckets import plan_buckets
 from blutrain.distributed.environment import World, read_world
 from blutrain.distributed.launch_output import Output
@@ -70,6 +71,19 @@ def test_slurm_names_the_first_host_and_one_port():
 def test_environments_that_contradict_themselves(variables, said):
     with pytest.raises(ValueError, match=said):
         read_world(variables)
+
+
+def test_more_ranks_than_gpus(monkeypatch):
+    runtime = SimpleNamespace(getDeviceCount=lambda: 2)
+    device = SimpleNamespace(xp=SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    monkeypatch.setattr(group, "Device", lambda kind, index=None: device if index is None else (kind, index))
+    for name, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", **ADDRESS}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert distributed.local_device() == ("cuda", 1)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(RuntimeError, match="rank 5 has no GPU of its own"):
+        distributed.local_device()
 
 
 # ---------------------------------------------------------------- the store
@@ -221,7 +235,7 @@ def test_a_sampler_takes_every_sample_once_and_resumes():
 
 
 def test_a_world_of_one_needs_no_mpi():
-    group = distributed.init_process_group()
+    alone = distributed.init_process_group()
     try:
         x = bt.ones(3).requires_grad_()
         (distributed.all_reduce(x, "mean") * 2).sum().backward()
@@ -235,7 +249,7 @@ def test_a_world_of_one_needs_no_mpi():
         model = nn.Linear(2, 2)
         ddp = distributed.DataParallel(model)
         ddp.backward(ddp(bt.ones(1, 2)).sum(), weight=3)
-        assert model.weight.grad.tolist() == [[1.0, 1.0]] * 2 and group.size == 1
+        assert model.weight.grad.tolist() == [[1.0, 1.0]] * 2 and alone.size == 1
         ddp.check_equal()
     finally:
         distributed.destroy_process_group()

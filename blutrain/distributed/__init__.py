@@ -8,12 +8,13 @@ optim.
     model = distributed.DataParallel(model)
 
 Reading order: launch and launch_output (the launcher); environment, store, pmi, watch (how ranks find and watch each
-other); mpi, nccl, group (who reduces); collectives (the primitives); buckets, reducer, data_parallel; data (shards).
+other); mpi, nccl, local, group (who reduces); collectives, messages (the primitives); buckets, reducer, shards, data_parallel;
+data.
 """
 
 from __future__ import annotations
 
-from .collectives import all_gather, all_reduce, barrier, broadcast, recv, reduce_scatter, send
+from .collectives import all_gather, all_reduce, broadcast, reduce_scatter
 from .data import Sampler, shard
 from .data_parallel import DataParallel
 from .environment import is_launched, restart_count
@@ -30,6 +31,7 @@ from .group import (
     local_device,
     require_equal,
 )
+from .messages import barrier, recv, send
 from .store import StoreError
 
 __all__ = [

@@ -17,29 +17,28 @@ from ..errors import message
 from ..tensor import dispatch
 from ..tensor.aval import Aval
 from ..tensor.device import Device, cpu
-from ..tensor.primitive import Collective, NotDifferentiable, Unsupported, define
+from ..tensor.primitive import Collective, Unsupported, define
 from ..tensor.tensor import Tensor
 from .group import Work, flush_pending, get_group
 
 OPS = ("sum", "mean", "max")
-_NOT_COMPILED = Unsupported("a collective inside a compiled call runs by the eager rules")
+NOT_COMPILED = Unsupported("a collective inside a compiled call runs by the eager rules")
 COLLECTIVE = frozenset(("collective",))
-_GROUP = NotDifferentiable("it moves data from one rank to another; use all_reduce, broadcast, all_gather")
 
 
-def _device(xp, array) -> Device:
+def device_of(xp, array) -> Device:
     return cpu if xp is numpy else Device("cuda", array.device.id)
 
 
-def _contiguous(xp, array):
+def contiguous(xp, array):
     return xp.ascontiguousarray(array)
 
 
-def _name(name: str, aval: Any, *details: Any) -> str:
+def name_of(name: str, aval: Any, *details: Any) -> str:
     return " ".join(map(str, (name, *filter(lambda d: d is not None, details), aval)))
 
 
-def _described(array) -> str:
+def described(array) -> str:
     return f"{array.dtype.name}{list(array.shape)}"
 
 
@@ -53,8 +52,8 @@ def _infer_all_reduce(x: Aval, *, op: str) -> Aval:
 
 def _start_all_reduce(xp, x, op: str):
     target = xp.empty(x.shape, x.dtype)
-    name = _name("all_reduce", _described(x), op)
-    return target, get_group().start(_device(xp, x), name, "all_reduce", _contiguous(xp, x), target, op)
+    name = name_of("all_reduce", described(x), op)
+    return target, get_group().start(device_of(xp, x), name, "all_reduce", contiguous(xp, x), target, op)
 
 
 def _eager_all_reduce(xp, x, *, op):
@@ -66,7 +65,9 @@ def _eager_all_reduce(xp, x, *, op):
 def _start_in_place(flat, op: str):
     """What a compiled program does."""
     xp = numpy if isinstance(flat, numpy.ndarray) else None
-    return get_group().start(_device(xp, flat), _name("all_reduce", _described(flat), op), "all_reduce", flat, flat, op)
+    return get_group().start(
+        device_of(xp, flat), name_of("all_reduce", described(flat), op), "all_reduce", flat, flat, op
+    )
 
 
 def _vjp_all_reduce(ctx, grad):
@@ -93,7 +94,7 @@ def all_reduce(x: Tensor, op: str = "sum", async_op: bool = False) -> Any:
     float16 and bfloat16 on CPUs are added in float32 and rounded once. Errors: ValueError for another op; TypeError for
     the mean of integers; PeerLost, CollectiveTimeout.
     """
-    return _call(ALL_REDUCE, (x,), {"op": op}, async_op, lambda xp, a: _start_all_reduce(xp, a, op))
+    return call(ALL_REDUCE, (x,), {"op": op}, async_op, lambda xp, a: _start_all_reduce(xp, a, op))
 
 
 # ---------------------------------------------------------------- broadcast
@@ -101,8 +102,8 @@ def all_reduce(x: Tensor, op: str = "sum", async_op: bool = False) -> Any:
 
 def _start_broadcast(xp, x, src: int):
     target = x.copy(order="C")
-    name = _name("broadcast", _described(x), f"from {src}")
-    return target, get_group().start(_device(xp, x), name, "broadcast", target, src)
+    name = name_of("broadcast", described(x), f"from {src}")
+    return target, get_group().start(device_of(xp, x), name, "broadcast", target, src)
 
 
 def _eager_broadcast(xp, x, *, src):
@@ -112,7 +113,7 @@ def _eager_broadcast(xp, x, *, src):
 
 
 def _infer_broadcast(x: Aval, *, src: int) -> Aval:
-    _check_rank("broadcast", src)
+    check_rank("broadcast", src)
     return x
 
 
@@ -127,7 +128,7 @@ BROADCAST = define(
     infer=_infer_broadcast,
     eager=_eager_broadcast,
     vjp=_vjp_broadcast,
-    nova=_NOT_COMPILED,
+    nova=NOT_COMPILED,
     tags=COLLECTIVE,
     doc="broadcast(x, *, src): the x of rank `src`; shapes and dtypes are equal on all ranks.",
 )
@@ -135,7 +136,7 @@ BROADCAST = define(
 
 def broadcast(x: Tensor, src: int = 0, async_op: bool = False) -> Any:
     """The x of rank `src`, a new tensor on every rank; with async_op, a Work that gives it."""
-    return _call(BROADCAST, (x,), {"src": src}, async_op, lambda xp, a: _start_broadcast(xp, a, src))
+    return call(BROADCAST, (x,), {"src": src}, async_op, lambda xp, a: _start_broadcast(xp, a, src))
 
 
 # ---------------------------------------------------------------- all_gather, reduce_scatter
@@ -148,7 +149,7 @@ def _infer_all_gather(x: Aval, *, size: int) -> Aval:
 def _start_all_gather(xp, x, size: int):
     target = xp.empty(_infer_all_gather(Aval(x.shape, x.dtype), size=size).shape, x.dtype)
     return target, get_group().start(
-        _device(xp, x), _name("all_gather", _described(x)), "all_gather", _contiguous(xp, x), target
+        device_of(xp, x), name_of("all_gather", described(x)), "all_gather", contiguous(xp, x), target
     )
 
 
@@ -169,7 +170,7 @@ ALL_GATHER = define(
     infer=_infer_all_gather,
     eager=_eager_all_gather,
     vjp=_vjp_all_gather,
-    nova=_NOT_COMPILED,
+    nova=NOT_COMPILED,
     tags=COLLECTIVE,
     doc="all_gather(x, *, size): the x of all ranks one after the other, along the first dimension.",
 )
@@ -178,7 +179,7 @@ ALL_GATHER = define(
 def all_gather(x: Tensor, async_op: bool = False) -> Any:
     """The x of all ranks (equal shapes) joined along the first dimension, in order of rank; 0-d ones make a vector."""
     size = get_group().size
-    return _call(ALL_GATHER, (x,), {"size": size}, async_op, lambda xp, a: _start_all_gather(xp, a, size))
+    return call(ALL_GATHER, (x,), {"size": size}, async_op, lambda xp, a: _start_all_gather(xp, a, size))
 
 
 def _infer_reduce_scatter(x: Aval, *, op: str, size: int) -> Aval:
@@ -191,8 +192,8 @@ def _infer_reduce_scatter(x: Aval, *, op: str, size: int) -> Aval:
 
 def _start_reduce_scatter(xp, x, op: str, size: int):
     target = xp.empty((x.shape[0] // size, *x.shape[1:]), x.dtype)
-    name = _name("reduce_scatter", _described(x), op)
-    return target, get_group().start(_device(xp, x), name, "reduce_scatter", _contiguous(xp, x), target, op)
+    name = name_of("reduce_scatter", described(x), op)
+    return target, get_group().start(device_of(xp, x), name, "reduce_scatter", contiguous(xp, x), target, op)
 
 
 def _eager_reduce_scatter(xp, x, *, op, size):
@@ -214,7 +215,7 @@ REDUCE_SCATTER = define(
     infer=_infer_reduce_scatter,
     eager=_eager_reduce_scatter,
     vjp=_vjp_reduce_scatter,
-    nova=_NOT_COMPILED,
+    nova=NOT_COMPILED,
     tags=COLLECTIVE,
     doc="reduce_scatter(x, *, op, size): part number `rank` of `size` equal ones of what all_reduce(x) gives.",
 )
@@ -227,107 +228,13 @@ def reduce_scatter(x: Tensor, op: str = "sum", async_op: bool = False) -> Any:
     """
     size = get_group().size
     attrs = {"op": op, "size": size}
-    return _call(REDUCE_SCATTER, (x,), attrs, async_op, lambda xp, a: _start_reduce_scatter(xp, a, op, size))
-
-
-# ---------------------------------------------------------------- send, recv, barrier
-
-
-def _start_send(xp, x, dst: int, tag: int):
-    name = _name("send", _described(x), f"to {dst}")
-    return None, get_group().start(_device(xp, x), name, "send", _contiguous(xp, x), dst, tag)
-
-
-def _eager_send(xp, x, *, dst, tag):
-    get_group().join(*_start_send(xp, x, dst, tag)[1])
-    return ()
-
-
-def _infer_send(x: Aval, *, dst: int, tag: int) -> tuple:
-    _check_rank("send", dst)
-    return ()
-
-
-SEND = define(
-    "send",
-    "effect",
-    infer=_infer_send,
-    eager=_eager_send,
-    vjp=_GROUP,
-    nova=_NOT_COMPILED,
-    tags=COLLECTIVE,
-    num_results=0,
-    doc="send(x, *, dst, tag): rank `dst` gets x by a recv; no result.",
-)
-
-
-def send(x: Tensor, dst: int, tag: int = 0, async_op: bool = False) -> Any:
-    """Send x to rank `dst`, which calls recv. With async_op, a Work; x must not change before it is done."""
-    return _call(SEND, (x,), {"dst": dst, "tag": tag}, async_op, lambda xp, a: _start_send(xp, a, dst, tag))
-
-
-def _start_recv(xp, like, src: int, tag: int):
-    target = xp.empty(like.shape, like.dtype)
-    name = _name("recv", _described(like), f"from {src}")
-    return target, get_group().start(_device(xp, like), name, "recv", target, src, tag)
-
-
-def _eager_recv(xp, like, *, src, tag):
-    target, started = _start_recv(xp, like, src, tag)
-    get_group().join(*started)
-    return target
-
-
-def _infer_recv(like: Aval, *, src: int, tag: int) -> Aval:
-    _check_rank("recv", src)
-    return like
-
-
-RECV = define(
-    "recv",
-    "effect",
-    infer=_infer_recv,
-    eager=_eager_recv,
-    vjp=_GROUP,
-    nova=_NOT_COMPILED,
-    tags=COLLECTIVE,
-    doc="recv(like, *, src, tag): what rank `src` sends, a tensor of the shape and dtype of `like`.",
-)
-
-
-def recv(like: Tensor, src: int, tag: int = 0, async_op: bool = False) -> Any:
-    """What rank `src` sends: a new tensor of the shape, dtype and device of `like`. With async_op, a Work."""
-    return _call(RECV, (like.detach(),), {"src": src, "tag": tag}, async_op, lambda xp, a: _start_recv(xp, a, src, tag))
-
-
-BARRIER = define(
-    "barrier",
-    "effect",
-    infer=lambda *, device=None: (),
-    eager=lambda xp, *, device=None: _eager_barrier(device or cpu),
-    vjp=_GROUP,
-    nova=_NOT_COMPILED,
-    tags=COLLECTIVE,
-    num_results=0,
-    doc="barrier(*, device): returns once all ranks have called it; no result.",
-)
-
-
-def _eager_barrier(device: Device) -> tuple:
-    get_group().run(device, "barrier", "barrier")
-    return ()
-
-
-def barrier() -> None:
-    """Wait until all ranks have called it."""
-    flush_pending()
-    dispatch.apply(BARRIER, device=cpu)
+    return call(REDUCE_SCATTER, (x,), attrs, async_op, lambda xp, a: _start_reduce_scatter(xp, a, op, size))
 
 
 # ---------------------------------------------------------------- what they share
 
 
-def _call(prim, operands: tuple, attrs: dict, async_op: bool, start) -> Any:
+def call(prim, operands: tuple, attrs: dict, async_op: bool, start) -> Any:
     """Run a collective on tensors, or start it."""
     recorder = dispatch.recorder
     if recorder is not None and recorder.recording:
@@ -355,7 +262,7 @@ def _check_op(name: str, x: Aval, op: str) -> None:
         raise TypeError(message(name, "the mean of integers is no integer", got=str(x), help='cast, or use "sum"'))
 
 
-def _check_rank(name: str, rank: int) -> None:
+def check_rank(name: str, rank: int) -> None:
     size = get_group().size
     if not 0 <= rank < size:
         raise ValueError(message(name, "no such rank", expected=f"0 <= rank < {size}", got=str(rank)))

@@ -272,7 +272,8 @@ def local_device(kind: str = "cuda") -> Device:
     if kind == "cpu":
         return Device("cpu")
     world = read_world()
-    count = Device("cuda").xp.cuda.runtime.getDeviceCount()
+    cupy: Any = Device("cuda").xp
+    count = cupy.cuda.runtime.getDeviceCount()
     if world.local_rank >= count:
         raise RuntimeError(
             message(

@@ -104,6 +104,7 @@ class Rank:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
+        assert self.process.stdout is not None and self.process.stderr is not None
         output.follow(number, self.process.stdout, self.process.stderr)
         self.ended_at: float | None = None
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from ..autograd.hooks import syncing
@@ -37,7 +38,7 @@ class Reducer:
 
     def __init__(
         self,
-        named_parameters: list[tuple[str, Tensor]],
+        named_parameters: Sequence[tuple[str, Tensor]],
         group: ProcessGroup,
         cap_bytes: int,
         find_unused: bool = False,

@@ -7,6 +7,7 @@ others (all_gather). So an optimizer meets at most two parameters a bucket of wh
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..tensor import dispatch
@@ -111,7 +112,7 @@ def _eager(xp, *parts, reducer, bucket, offsets, size, results, shapes):
     for offset, part in zip(offsets, parts, strict=True):
         flat[offset : offset + part.size] = part
     get_group().join(*_start(flat, reducer, bucket))
-    ends = [offset + Aval(shape, None).size for offset, shape in zip(results, shapes, strict=True)]
+    ends = [offset + prod(shape) for offset, shape in zip(results, shapes, strict=True)]
     return tuple(flat[a:b].reshape(shape) for a, b, shape in zip(results, ends, shapes, strict=True))
 
 

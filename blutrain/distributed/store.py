@@ -48,7 +48,7 @@ class Server:
             threading.Thread(target=self._serve, args=(connection,), name="store", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        rank = watched = None
+        rank, watched = -1, False
         try:
             with connection, connection.makefile("rw", encoding="utf-8", newline="\n") as lines:
                 for line in lines:
@@ -68,9 +68,9 @@ class Server:
         """Take no more connections."""
         self._listener.close()
 
-    def _count(self, rank: int | None, change: int) -> None:
+    def _count(self, rank: int, change: int) -> None:
         with self._changed:
-            self._others += change if rank else 0
+            self._others += change if rank > 0 else 0
             self._changed.notify_all()
 
     def wait_until_left(self, seconds: float) -> None:

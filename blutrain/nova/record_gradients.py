@@ -105,7 +105,8 @@ class GradientEvents:
 
         leaves: what it is known to reach.
         """
-        if any(reducer.find_unused for reducer in dispatch.tape.syncing):
+        reducers = dispatch.tape.syncing
+        if reducers and any(reducer.find_unused for reducer in reducers):
             return True
         if leaves is None:
             edges = [edge for node in dispatch.tape.reachable(roots) for edge in node.edges]
@@ -380,7 +381,8 @@ class GradientEvents:
 
 def _syncing() -> tuple[int, ...]:
     """Who averages gradients over processes now, as part of a backward's key."""
-    return tuple(sorted([reducer.number for reducer in dispatch.tape.syncing]))
+    reducers = dispatch.tape.syncing
+    return tuple(sorted([reducer.number for reducer in reducers])) if reducers else ()
 
 
 def _reducers_of(leaves: list[Tensor]) -> list[Any]:
