@@ -10,6 +10,7 @@ import warnings
 
 import numpy as np
 import pytest
+from fresh import run_in_fresh_process
 from loops import Net, batches, make, state
 from replay_support import programs
 
@@ -388,6 +389,10 @@ def rss_bytes() -> int:
 
 def test_a_thousand_steps_keep_memory_flat():
     """Neither resident memory nor the number of objects grows; every loss is held for a while."""
+    run_in_fresh_process("test_replay_errors", "a_thousand_steps")
+
+
+def a_thousand_steps() -> None:
     model, optimizer = make(True)
     data = list(batches(10))
     held: list = []

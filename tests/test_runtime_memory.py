@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fresh import run_in_fresh_process
 from runtime_support import build, chain_plan, ramp
 
 from blutrain import config
@@ -68,6 +69,10 @@ def test_code_lives_as_long_as_its_programs():
 
 
 def test_a_large_arena_goes_with_its_program():
+    run_in_fresh_process("test_runtime_memory", "build_large_arenas")
+
+
+def build_large_arenas() -> None:
     plan = chain_plan(2)
     before = resident_bytes()
     for _ in range(5):

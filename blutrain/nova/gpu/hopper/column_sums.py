@@ -1,0 +1,130 @@
+"""Sums over the rows of a product: each thread adds up its columns, lanes and warps merge; for each share of the rows one
+row of partial sums goes to the workspace.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from blutrain.nova.cpu.contract_finish import Combiner
+from blutrain.nova.gpu.hopper import machine
+from blutrain.nova.gpu.hopper.builder import Integer
+from blutrain.nova.gpu.hopper.mainloop import Consumer, Place
+from blutrain.nova.gpu.hopper.tiles import WARPGROUP
+from blutrain.nova.gpu.hopper.values import Origin, Values
+
+if TYPE_CHECKING:
+    from blutrain.nova.gpu.hopper.epilogue import Epilogue, Piece
+
+
+class ColumnSums:
+    """Partial sums over the rows of one share of a tile: registers, then lanes, then the warps in order.
+
+    Where p is m, the sums of a group of columns go to shared memory as soon as they are complete (`flush`). Where p is
+    n, a thread has the same few columns throughout, and its warp has them to itself.
+    """
+
+    def __init__(self, epilogue: Epilogue, place: Place, consumer: Consumer, origin: Origin):
+        self.out, self.tiles, self.epilogue = epilogue.out, epilogue.tiles, epilogue
+        self.place, self.consumer, self.origin = place, consumer, origin
+        self.sums: list[dict[int, str]] = [{} for _ in epilogue.combiners]  # by column of the thread
+        self.barrier = self.out.add(consumer.number, machine.CONSUMER_BARRIER)
+        if self.tiles.p_axis == "m":  # the sums of the tile before have been read
+            machine.named_barrier(self.out, self.barrier, WARPGROUP)
+
+    def add(self, values: Values, piece: Piece, total: str) -> None:
+        out = self.out
+        for number, (reduction, combiner) in enumerate(
+            zip(self.epilogue.contract.reductions, self.epilogue.combiners, strict=True)
+        ):
+            vector = combiner.value(values, reduction, piece.run, total)
+            inside = values.row_inside(piece.run)
+            for lane in range(piece.run.lanes):
+                element = out.element(vector, lane, "f32", piece.run.lanes)
+                if inside is not None:
+                    neutral = out.constant(combiner.neutral, "f32")
+                    element = out.value(f"arith.select {inside}, {element}, {neutral} : f32")
+                column = piece.run.column + lane
+                before = self.sums[number].get(column)
+                self.sums[number][column] = element if before is None else combiner.combine(out, before, element, 0)
+
+    def flush(self) -> None:
+        """Sums over the eight lanes that hold the same columns, to this warp's row in shared memory."""
+        out, thread = self.out, self.consumer.thread
+        width = 4 * self.tiles.q_tile
+        row = out.mul(out.bits("andi", thread.warp, 3), width)
+        at = out.add(row, out.mul(out.bits("andi", thread.lane, 3), 8))
+        writes = out.compare("ult", thread.lane, 4)
+        for number in range(len(self.sums)):
+            columns = self._over_lanes(number, (4, 8, 16))
+            address = out.name(out.add(self._shared(number), at))
+
+            def write(columns: dict[int, str] = columns, address: str = address) -> None:
+                for column, value in columns.items():
+                    out.asm(
+                        f"st.shared.f32 [$0+{4 * column}], $1;", "r,f,~{memory}", [(address, "i32"), (value, "f32")]
+                    )
+
+            out.when(writes, write)
+            self.sums[number] = {}
+
+    def finish(self) -> None:
+        if self.tiles.p_axis == "m":
+            machine.named_barrier(self.out, self.barrier, WARPGROUP)
+            for number, combiner in enumerate(self.epilogue.combiners):
+                self._over_warps(number, combiner)
+            return
+        writes = self.out.compare("eq", self.out.bits("andi", self.consumer.thread.lane, 3), 0)
+        for number in range(len(self.sums)):
+            columns = self._over_lanes(number, (1, 2))
+            self.out.when(writes, lambda n=number, c=columns: self._write(n, c))
+
+    def _over_lanes(self, number: int, masks: tuple[int, ...]) -> dict[int, str]:
+        combiner, columns = self.epilogue.combiners[number], {}
+        for column, value in self.sums[number].items():
+            for mask in masks:
+                value = combiner.combine(self.out, value, self.out.shuffle_xor(value, mask), 0)
+            columns[column] = value
+        return columns
+
+    def _over_warps(self, number: int, combiner: Combiner) -> None:
+        out, width = self.out, self.tiles.q_tile
+
+        def combine(column: str, _: list[str]) -> list[str]:
+            address = out.name(out.add(self._shared(number), out.mul(column, 4)))
+            total = ""
+            for warp in range(4):
+                text = f"ld.shared.f32 $0, [$1+{warp * width * 4}];"
+                value = out.asm(text, "=f,r,~{memory}", [(address, "i32")], "f32")
+                total = combiner.combine(out, total, value, 0) if total else value
+            out.store(total, self._target(number, out.add(self.place.n, column)), "f32", 4)
+            return []
+
+        out.repeat(self.consumer.lane_in_group, width, WARPGROUP, combine)
+
+    def _shared(self, number: int) -> Integer:
+        """Address of this consumer's four rows of sums."""
+        out, tiles = self.out, self.tiles
+        rows = out.add(out.mul(self.consumer.number, len(self.sums)), number)
+        return out.add(out.add(self.consumer.thread.shared, tiles.sums_offset), out.mul(rows, 16 * tiles.q_tile))
+
+    def _row(self) -> Integer:
+        """The row of partial sums in the workspace that this consumer writes."""
+        out, tiles = self.out, self.tiles
+        tile_row = out.div(self.place.m, tiles.schedule.tile_m)
+        row = out.add(out.mul(self.place.batch, tiles.tiles_m), tile_row)
+        if tiles.p_axis == "n":
+            return row
+        return out.add(out.mul(row, tiles.schedule.slots), self.consumer.slot)
+
+    def _target(self, number: int, column: Integer) -> str:
+        """Address of the partial sum of a column of the product."""
+        out, tiles = self.out, self.tiles
+        first = out.pointer("%workspace", tiles.sums_row_offset, "i8")
+        row = out.add(number * tiles.sums_rows, self._row())
+        return out.pointer(first, out.widen(out.add(out.mul(row, tiles.sums_pitch), column)), "f32")
+
+    def _write(self, number: int, columns: dict[int, str]) -> None:
+        first = self._target(number, self.origin.n)
+        for column, value in columns.items():
+            self.out.store(value, self.out.pointer(first, column, "f32"), "f32", 4)
