@@ -6,7 +6,7 @@
 
 tokens_per_s        of all ranks together; one_rank_tokens_per_s: of a rank that trains alone, at the same time
 efficiency          ms of a step alone by ms of a step together
-peak_memory_bytes   of rank 0 in the part that trains together
+peak_memory_bytes   of rank 0: on a GPU in the part that trains together, on a CPU of the whole process
 communication_ms    the time in which at least one bucket was being reduced, in one step; exposed_ms: the part of it in
                     which kernels waited for it; hidden: the share of it in which they did not
 
@@ -17,6 +17,7 @@ steps only: the times of kernels are those of the host program, launch by launch
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
@@ -44,11 +45,13 @@ def main(argv: list[str] | None = None) -> int:
     options.device = pick_device(options.device)
     options.device = "cpu" if options.device == "cpu" else str(distributed.local_device())
     alone = milliseconds(options, wrap=False)[0]
+    free_memory(options.device)
     together, ddp = milliseconds(options, wrap=True)
     tokens = options.batch_size * options.block_size
     record = {
         "preset": options.preset,
         "precision": options.precision,
+        "shard_optimizer": options.shard_optimizer,
         "mode": "compiled" if options.compile else "eager",
         "ranks": group.size,
         "ms": together,
@@ -78,15 +81,28 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add_model_flags(parser)
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--bucket-mb", type=float, default=25.0)
+    parser.add_argument("--shard-optimizer", action="store_true", help="ZeRO-1")
     parser.add_argument("--trace", metavar="FILE", help="write one step as Chrome trace JSON")
     parser.add_argument("--json", metavar="FILE", help="append the record to a file")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=5, help="steps a round")
     given = parser.parse_args(argv)
-    own = {name: getattr(given, name) for name in ("compile", "bucket_mb", "trace", "json", "rounds", "steps")}
+    own = {
+        name: getattr(given, name)
+        for name in ("compile", "bucket_mb", "shard_optimizer", "trace", "json", "rounds", "steps")
+    }
     options = fill_in(given)
     vars(options).update(own, vocab_size=options.vocab_size or 256)
     return options
+
+
+def free_memory(device: str) -> None:
+    """Give back what the part before held, so that a GPU's peak is that of the next."""
+    gc.collect()
+    if device != "cpu":
+        import cupy
+
+        cupy.get_default_memory_pool().free_all_blocks()
 
 
 def milliseconds(options: argparse.Namespace, wrap: bool) -> tuple[float, Any]:
@@ -96,7 +112,10 @@ def milliseconds(options: argparse.Namespace, wrap: bool) -> tuple[float, Any]:
     model = MLPGPT(model_config(options)).to(options.device)
     precision = set_precision(model, options.precision, options.device, options.compile)
     optimizer = AdamW(model.parameters(), lr=3e-4)
-    ddp = distributed.DataParallel(model, bucket_cap_mb=options.bucket_mb) if wrap else None
+    ddp = None
+    if wrap:
+        shard = options.shard_optimizer
+        ddp = distributed.DataParallel(model, bucket_cap_mb=options.bucket_mb, shard_optimizer=shard)
     if options.compile:
         model.compile(precision=precision, first_step="compiled")
     rng = np.random.default_rng(distributed.get_rank())
@@ -169,28 +188,32 @@ class HostClock:
     def spans(self) -> list[tuple[int, float, float]]:
         """(bucket, start, end) in microseconds from the first start."""
         first = self.seen[0][1]
-        return [(bucket, (began - first) / 1e3, (request.done_ns - first) / 1e3) for bucket, began, request in self.seen]
+        return [
+            (bucket, (began - first) / 1e3, (request.done_ns - first) / 1e3) for bucket, began, request in self.seen
+        ]
 
 
 class GpuClock:
     """Events on NCCL's stream, in the graph that the profile captures."""
 
     def __init__(self, driver: Any, group: Any):
-        self.driver, self.stream = driver, group._nccl.stream.ptr
+        self.driver, self.backend, self.stream = driver, group._nccl, group._nccl.stream.ptr
         self.seen: list[tuple[int, int, int]] = []
 
     def around(self, bucket: int, start: Any) -> Any:
         import cupy
+
+        from blutrain.distributed.nccl import Request
 
         before, after = (self.driver.create_event(is_timed=True) for _ in range(2))
         fork = cupy.cuda.Event(disable_timing=True)
         fork.record(cupy.cuda.get_current_stream())
         self.driver.call("cuStreamWaitEvent", self.stream, fork.ptr, 0)
         self.driver.record_in_graph(before, self.stream)
-        started = start()
+        entry, _ = start()
         self.driver.record_in_graph(after, self.stream)
         self.seen.append((bucket, before, after))
-        return started
+        return entry, Request(self.backend, None)  # whoever waits for it waits for the event, too
 
     def spans(self) -> list[tuple[int, float, float]]:
         first = self.seen[0][1]
@@ -205,7 +228,11 @@ def shares(spans: dict[str, list[list]]) -> dict[str, float]:
         total += max(0.0, end - max(start, until))
         until = max(until, end)
     exposed = min(total, sum(end - start for _, start, end in spans["waits"]))
-    return {"communication_ms": total / 1e3, "exposed_ms": exposed / 1e3, "hidden": 1 - exposed / total if total else 1.0}
+    return {
+        "communication_ms": total / 1e3,
+        "exposed_ms": exposed / 1e3,
+        "hidden": 1 - exposed / total if total else 1.0,
+    }
 
 
 def write_trace(path: str, everyone: list[dict[str, list[list]]]) -> None:

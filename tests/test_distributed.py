@@ -223,6 +223,20 @@ def test_ctrl_c_ends_ranks_that_wait():
     assert process.returncode == 130 and time.monotonic() - began < 8
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="finds the ranks in /proc")
+def test_ranks_do_not_outlive_the_launcher():
+    process = start(2, PROGRAMS, "waits")
+    for _ in range(2):
+        assert "waiting" in process.stdout.readline()
+    pids = _rank_pids(process).values()
+    process.kill()
+    process.communicate()
+    until = time.monotonic() + 5
+    while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert len(pids) == 2 and not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
 # ---------------------------------------------------------------- other launchers
 
 

@@ -203,7 +203,7 @@ def test_errors_of_operations_are_eager_modes_errors(what, interpreted):
 
 def test_a_failed_step_can_be_read_about(interpreted):
     """What the step would have made says so; the cause is attached."""
-    model, optimizer = make(True)
+    model, _ = make(True)
     x, y = next(batches())
     loss = model(x, y * 0 + 7)
     logits = model(x)

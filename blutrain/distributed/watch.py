@@ -144,7 +144,11 @@ class Watch:
     # ---------------------------------------------------------------- the thread
 
     def _run(self) -> None:
+        launcher = os.environ.get("LAUNCH_PID") == str(os.getppid())
         while self._beat() and self._followed_are_well():
+            if launcher and os.environ["LAUNCH_PID"] != str(os.getppid()):
+                print(f"distributed: the launcher is gone: rank {self.world.rank} ends", file=sys.stderr, flush=True)
+                os._exit(1)
             time.sleep(BEAT_SECONDS)
         if self._end is None and self._error is None:
             self._leave()

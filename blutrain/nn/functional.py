@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import message
 from ..tensor.dtype import finfo
+from ..tensor.ops.arrange import pad
 from ..tensor.ops.composite.cross_entropy import cross_entropy
 from ..tensor.ops.composite.dropout import dropout as _dropout
 from ..tensor.ops.composite.embedding import embedding as _embedding
@@ -16,7 +17,6 @@ from ..tensor.ops.composite.mse_loss import mse_loss as _mse_loss
 from ..tensor.ops.composite.relu import relu, silu
 from ..tensor.ops.composite.rms_norm import rms_norm as _rms_norm
 from ..tensor.ops.composite.softmax import log_softmax, softmax
-from ..tensor.ops.arrange import pad
 from ..tensor.ops.unary import sigmoid, tanh
 from ..tensor.tensor import Tensor
 

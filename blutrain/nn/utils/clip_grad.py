@@ -123,7 +123,7 @@ def _names(items: list) -> list[str]:
 
 def _tensors(items: list) -> list[Tensor]:
     """The tensors of a list of tensors or pairs. Errors: TypeError for anything else."""
-    if all([issubclass(kind, Tensor) for kind in set(map(type, items))]):
+    if all(issubclass(kind, Tensor) for kind in set(map(type, items))):
         return items
     params = [item[1] if isinstance(item, tuple) else item for item in items]
     for name, p in zip(_names(items), params):
