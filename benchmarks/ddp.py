@@ -169,7 +169,7 @@ def record_step(model: Any, device: str) -> dict[str, list[list]]:
             spans["waits"].append([f"wait for bucket {launch.argument}", start, end])
         elif launch.symbol == READY and begin is None:
             begin = start  # the first bucket's start ties the two clocks together
-    spans["buckets"] = [[f"bucket {b}", begin + start, begin + end] for b, start, end in clock.spans()]
+    spans["buckets"] = [[name, begin + start, begin + end] for name, start, end in clock.spans()]
     return spans
 
 
@@ -177,20 +177,18 @@ class HostClock:
     """Times of MPI's requests: MPI works on them only when called, so they end where that is seen."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[int, int, Any]] = []
+        self.seen: list[tuple[str, int, Any]] = []
 
-    def around(self, bucket: int, start: Any) -> Any:
+    def around(self, name: str, start: Any) -> Any:
         began = time.monotonic_ns()
         entry, request = start()
-        self.seen.append((bucket, began, request))
+        self.seen.append((name, began, request))
         return entry, request
 
-    def spans(self) -> list[tuple[int, float, float]]:
-        """(bucket, start, end) in microseconds from the first start."""
+    def spans(self) -> list[tuple[str, float, float]]:
+        """(name, start, end) in microseconds from the first start."""
         first = self.seen[0][1]
-        return [
-            (bucket, (began - first) / 1e3, (request.done_ns - first) / 1e3) for bucket, began, request in self.seen
-        ]
+        return [(name, (began - first) / 1e3, (request.done_ns - first) / 1e3) for name, began, request in self.seen]
 
 
 class GpuClock:
@@ -198,9 +196,9 @@ class GpuClock:
 
     def __init__(self, driver: Any, group: Any):
         self.driver, self.backend, self.stream = driver, group._nccl, group._nccl.stream.ptr
-        self.seen: list[tuple[int, int, int]] = []
+        self.seen: list[tuple[str, int, int]] = []
 
-    def around(self, bucket: int, start: Any) -> Any:
+    def around(self, name: str, start: Any) -> Any:
         import cupy
 
         from blutrain.distributed.nccl import Request
@@ -212,13 +210,13 @@ class GpuClock:
         self.driver.record_in_graph(before, self.stream)
         entry, _ = start()
         self.driver.record_in_graph(after, self.stream)
-        self.seen.append((bucket, before, after))
+        self.seen.append((name, before, after))
         return entry, Request(self.backend, None)  # whoever waits for it waits for the event, too
 
-    def spans(self) -> list[tuple[int, float, float]]:
+    def spans(self) -> list[tuple[str, float, float]]:
         first = self.seen[0][1]
         ms = self.driver.milliseconds
-        return [(bucket, 1e3 * ms(first, before), 1e3 * ms(first, after)) for bucket, before, after in self.seen]
+        return [(name, 1e3 * ms(first, before), 1e3 * ms(first, after)) for name, before, after in self.seen]
 
 
 def shares(spans: dict[str, list[list]]) -> dict[str, float]:

@@ -232,9 +232,17 @@ def test_ranks_do_not_outlive_the_launcher():
     process.kill()
     process.communicate()
     until = time.monotonic() + 5
-    while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < until:
+    while any(map(_runs, pids)) and time.monotonic() < until:
         time.sleep(0.05)
-    assert len(pids) == 2 and not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+    assert len(pids) == 2 and not any(map(_runs, pids))
+
+
+def _runs(pid):
+    """Whether a process is there, and more than a zombie that nobody waits for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 # ---------------------------------------------------------------- other launchers

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..autograd.hooks import syncing
@@ -26,7 +26,12 @@ from .shards import Shard, find_shards, gather
 
 reducers: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()  # their parameters keep them
 _numbers = itertools.count()
-observer: Any = None  # observer(bucket, start) calls `start` in its place and returns what it gave: benchmarks/ddp.py
+observer: Any = None  # observer(name, start) calls `start` in its place and returns what it gave: benchmarks/ddp.py
+
+
+def observed(name: str, start: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
+    """What `start` gives."""
+    return start() if observer is None else observer(name, start)
 
 
 class Reducer:
@@ -224,9 +229,7 @@ def _eager_bucket(xp, *grads, reducer, bucket, offsets, size):
 def start_bucket(flat: Any, reducer: int, bucket: int) -> tuple[Any, Any]:
     """Enter the all-reduce of a bucket: what a compiled program does where its last gradient is there."""
     owner = reducers[reducer]
-    if observer is not None:
-        return observer(bucket, lambda: owner.start(owner.buckets[bucket], flat))
-    return owner.start(owner.buckets[bucket], flat)
+    return observed(f"bucket {bucket}", lambda: owner.start(owner.buckets[bucket], flat))
 
 
 def wait_bucket(started: tuple[Any, Any]) -> None:

@@ -117,12 +117,13 @@ def _eager(xp, *parts, reducer, bucket, offsets, size, results, shapes):
 
 
 def _start(flat: Any, reducer: int, bucket: int) -> tuple[Any, Any]:
-    from .reducer import reducers
+    from .reducer import observed, reducers
 
     owner = reducers[reducer]
     plan = owner.buckets[bucket]
     name = f"parameters, bucket {bucket} of {len(owner.buckets)} ({plan.dtype.short}[{plan.size}])"
-    return owner.group.start(plan.device, name, "all_gather", owner.mine(flat), flat)
+    start = owner.group.start
+    return observed(f"parameters {bucket}", lambda: start(plan.device, name, "all_gather", owner.mine(flat), flat))
 
 
 GATHER_BUCKET = define(

@@ -6,6 +6,7 @@ collective for `timeout` seconds. A rank that compiles counts as being on its wa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -147,7 +148,7 @@ class Watch:
         launcher = os.environ.get("LAUNCH_PID") == str(os.getppid())
         while self._beat() and self._followed_are_well():
             if launcher and os.environ["LAUNCH_PID"] != str(os.getppid()):
-                print(f"distributed: the launcher is gone: rank {self.world.rank} ends", file=sys.stderr, flush=True)
+                _say(f"distributed: the launcher is gone: rank {self.world.rank} ends")
                 os._exit(1)
             time.sleep(BEAT_SECONDS)
         if self._end is None and self._error is None:
@@ -177,7 +178,7 @@ class Watch:
         fault = self._fault(self._followed[0][0]) if self._followed else None
         if fault is None:
             return True
-        print(f"{type(fault).__module__}.{type(fault).__name__}: {fault}", file=sys.stderr, flush=True)
+        _say(f"{type(fault).__module__}.{type(fault).__name__}: {fault}")
         return False
 
     def _leave(self) -> None:
@@ -186,8 +187,14 @@ class Watch:
             self.on_lost()
         time.sleep(LAST_SECONDS)
         for rank, why in list(self.lost.items())[: self._error is None]:
-            print(f"distributed: rank {rank} is lost ({why}): rank {self.world.rank} ends", file=sys.stderr, flush=True)
+            _say(f"distributed: rank {rank} is lost ({why}): rank {self.world.rank} ends")
         os._exit(1)
+
+
+def _say(text: str) -> None:
+    """To stderr, which may be gone with the launcher."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _ranks(ranks: list[int]) -> str:
