@@ -10,7 +10,7 @@ from hopper_kernels import H200, factors, finished, generate, multiply, narrowed
 from mlir import ir
 from test_gpu_hopper_device import Program, product
 
-from blutrain.nova.cpu.contract_read import read_contract
+from blutrain.nova.contract.read import read_contract
 from blutrain.nova.gpu.assemble import AssembleJob, assemble
 from blutrain.nova.kernel import Unsupported
 

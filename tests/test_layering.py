@@ -46,7 +46,7 @@ LAZY = {
 # MLIR: below these and nowhere else, so that a program from the disk cache loads without it. The last line: tools.
 MLIR = (
     "nova/import_trace.py", "nova/compile.py", "nova/kernel.py", "nova/kernel_reader.py", "nova/clone.py",
-    "nova/dialect/", "nova/passes/", "nova/cpu/", "nova/gpu/",
+    "nova/contract/", "nova/dialect/", "nova/passes/", "nova/cpu/", "nova/gpu/",
     "nova/opt.py", "nova/check.py", "nova/reference.py",
 )  # fmt: skip
 

@@ -19,6 +19,17 @@ def lane_type(dtype: str, lanes: int) -> str:
     return f"vector<{lanes}x{dtype}>" if lanes else dtype
 
 
+def memory_dtype(dtype: str) -> str:
+    """The type of one element in memory: i1 takes a byte."""
+    return "i8" if dtype == "i1" else dtype
+
+
+def zero(dtype: str) -> str:
+    if dtype == "i1":
+        return "false"
+    return "0.0" if dtype.startswith(("f", "bf")) else "0"
+
+
 def float_literal(value: float) -> str:
     """MLIR spells floats with a point: 1e-05 is `1.0e-05`. Infinities and NaN have no spelling: ValueError."""
     text = repr(float(value))

@@ -9,6 +9,7 @@ generator.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -263,3 +264,11 @@ def collapse(
         else:
             groups.append([d])
     return groups
+
+
+def linear_step(extents: list[int], steps: list[int]) -> int | None:
+    """Elements per step of the flat index where the dimensions act as one, else None."""
+    kept = [(e, s) for e, s in zip(extents, steps, strict=True) if e > 1]
+    if all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(kept)):
+        return kept[-1][1] if kept else 0
+    return None

@@ -13,7 +13,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from blutrain.nova.cpu.contract_form import Contract
+from blutrain.nova.contract.form import Contract
 from blutrain.nova.kernel import ITEM_BYTES
 from blutrain.nova.target import CpuFacts
 

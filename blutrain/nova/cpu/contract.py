@@ -15,15 +15,16 @@ contract_finish (the inner functions), contract_phases (the loops around them).
 from __future__ import annotations
 
 from blutrain.nova.clone import check_block
+from blutrain.nova.contract.combine import Combiner
+from blutrain.nova.contract.read import read_contract
 from blutrain.nova.cpu import configure_contract
 from blutrain.nova.cpu.configure_contract import ContractSchedule
 from blutrain.nova.cpu.contract_builder import Module
-from blutrain.nova.cpu.contract_finish import Combiner, emit_columns_phase, emit_finish
+from blutrain.nova.cpu.contract_finish import emit_columns_phase, emit_finish
 from blutrain.nova.cpu.contract_layout import Layout
 from blutrain.nova.cpu.contract_pack import emit_pack
 from blutrain.nova.cpu.contract_phases import emit_gather_phase, emit_pack_phase, emit_product_phase
 from blutrain.nova.cpu.contract_predict import predict_microseconds
-from blutrain.nova.cpu.contract_read import read_contract
 from blutrain.nova.cpu.contract_tile import emit_micro_kernel
 from blutrain.nova.kernel import GeneratedKernel, Kernel, Phase, Unsupported
 from blutrain.nova.target import CpuFacts

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from blutrain.nova.contract.form import Contract, Factor, loads
 from blutrain.nova.cpu.configure_contract import ContractSchedule
-from blutrain.nova.cpu.contract_form import Contract, Factor, loads
-from blutrain.nova.cpu.contract_value import linear_step
-from blutrain.nova.kernel import ITEM_BYTES
+from blutrain.nova.kernel import ITEM_BYTES, linear_step
 
 ALIGNMENT = 64
 PAGE = 4096

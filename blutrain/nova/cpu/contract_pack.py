@@ -13,12 +13,12 @@ Vectors run along the axis that is contiguous in memory. Three ways:
 
 from __future__ import annotations
 
+from blutrain.nova.contract.form import Contract, Factor
 from blutrain.nova.cpu.configure_contract import K_UNROLL
 from blutrain.nova.cpu.contract_builder import Builder, Integer, Module
-from blutrain.nova.cpu.contract_form import Contract, Factor
 from blutrain.nova.cpu.contract_layout import PanelShape
-from blutrain.nova.cpu.contract_value import Evaluator, Position, zero
-from blutrain.nova.emitter import lane_type
+from blutrain.nova.cpu.contract_value import Evaluator, Position
+from blutrain.nova.emitter import lane_type, zero
 from blutrain.nova.kernel import ITEM_BYTES
 
 ARGUMENTS = (

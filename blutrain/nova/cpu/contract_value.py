@@ -8,17 +8,16 @@ gather.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from mlir import ir
 
 from blutrain.nova.clone import clone_block, clone_op
+from blutrain.nova.contract.form import AXES, Accumulated, Apply, Constant, Contract, Expression, Load
 from blutrain.nova.cpu.contract_builder import Builder, Integer
-from blutrain.nova.cpu.contract_form import AXES, Accumulated, Apply, Constant, Contract, Expression, Load
-from blutrain.nova.emitter import lane_type
-from blutrain.nova.kernel import ITEM_BYTES, Access, Index, Operand
+from blutrain.nova.emitter import lane_type, memory_dtype, zero
+from blutrain.nova.kernel import ITEM_BYTES, Access, Index, Operand, linear_step
 
 
 @dataclass(frozen=True)
@@ -229,22 +228,3 @@ class Evaluator:
     def _lanes(self, operation: str, a: str, b: Integer, lanes: int) -> str:
         b = self._splat(b, lanes) if isinstance(b, int) else b
         return self.out.value(f"arith.{operation} {a}, {b} : vector<{lanes}xi64>")
-
-
-def linear_step(extents: list[int], steps: list[int]) -> int | None:
-    """Elements per step of the flat index where the dimensions act as one, else None."""
-    kept = [(e, s) for e, s in zip(extents, steps, strict=True) if e > 1]
-    if all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(kept)):
-        return kept[-1][1] if kept else 0
-    return None
-
-
-def memory_dtype(dtype: str) -> str:
-    """i1 takes one byte in memory."""
-    return "i8" if dtype == "i1" else dtype
-
-
-def zero(dtype: str) -> str:
-    if dtype == "i1":
-        return "false"
-    return "0.0" if dtype.startswith(("f", "bf")) else "0"

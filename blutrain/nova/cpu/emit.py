@@ -10,16 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blutrain.nova.emitter import Emitter, lane_type
+from blutrain.nova.emitter import Emitter, lane_type, memory_dtype
 from blutrain.nova.kernel import ITEM_BYTES, Kernel, Operand, Source, Unsupported
 
 POINTER = "!llvm.ptr"
 WORKSPACE, TASK, WORKER = "%workspace", "%task", "%worker"
-
-
-def memory_type(dtype: str) -> str:
-    """The type of one element in memory: i1 takes a byte."""
-    return "i8" if dtype == "i1" else dtype
 
 
 def result_pointer(kernel: Kernel, result: int) -> str:
@@ -45,27 +40,27 @@ class Memory:
     out: Emitter
 
     def address(self, pointer: str, offset: str, dtype: str) -> str:
-        element = memory_type(dtype)
+        element = memory_dtype(dtype)
         return self.out.value(
             f"llvm.getelementptr inbounds {pointer}[{offset}] : ({POINTER}, i64) -> {POINTER}, {element}"
         )
 
     def load(self, pointer: str, offset: str, dtype: str, lanes: int, mask: str | None = None) -> str:
         """One element (`lanes` 0) or `lanes` in a row; those outside `mask` are not touched and read as zero."""
-        type_ = lane_type(memory_type(dtype), lanes)
+        type_ = lane_type(memory_dtype(dtype), lanes)
         address = self.address(pointer, offset, dtype)
         align = f"{{alignment = {ITEM_BYTES[dtype]} : i64}}"
         if mask is None:
             value = self.out.value(f"llvm.load {address} {align} : {POINTER} -> {type_}")
         else:
-            zero = self._zero(memory_type(dtype), lanes)
+            zero = self._zero(memory_dtype(dtype), lanes)
             masks = f"({POINTER}, {lane_type('i1', lanes)}, {type_}) -> {type_}"
             align = align.replace("i64", "i32")
             value = self.out.value(f"llvm.intr.masked.load {address}, {mask}, {zero} {align} : {masks}")
         return self._from_memory(value, dtype, lanes)
 
     def store(self, value: str, pointer: str, offset: str, dtype: str, lanes: int, mask: str | None = None) -> None:
-        type_ = lane_type(memory_type(dtype), lanes)
+        type_ = lane_type(memory_dtype(dtype), lanes)
         value = self._to_memory(value, dtype, lanes)
         address = self.address(pointer, offset, dtype)
         align = f"{{alignment = {ITEM_BYTES[dtype]} : i64}}"
@@ -79,7 +74,7 @@ class Memory:
         """A gather: `offsets` are i64 lanes (one i64 for lanes 0)."""
         if not lanes:
             return self.load(pointer, offsets, dtype, 0)
-        element, type_ = memory_type(dtype), lane_type(memory_type(dtype), lanes)
+        element, type_ = memory_dtype(dtype), lane_type(memory_dtype(dtype), lanes)
         pointers = f"vector<{lanes}x{POINTER}>"
         indices = lane_type("i64", lanes)
         addresses = self.out.value(
@@ -102,11 +97,11 @@ class Memory:
         pointers = f"vector<{lanes}x{POINTER}>"
         addresses = self.out.value(
             f"llvm.getelementptr inbounds {pointer}[{offsets}] : "
-            f"({POINTER}, {lane_type('i64', lanes)}) -> {pointers}, {memory_type(dtype)}"
+            f"({POINTER}, {lane_type('i64', lanes)}) -> {pointers}, {memory_dtype(dtype)}"
         )
         mask = mask or self.out.constant("true", lane_type("i1", lanes))
         align = f"{{alignment = {ITEM_BYTES[dtype]} : i32}}"
-        types = f"{lane_type(memory_type(dtype), lanes)}, {lane_type('i1', lanes)} into {pointers}"
+        types = f"{lane_type(memory_dtype(dtype), lanes)}, {lane_type('i1', lanes)} into {pointers}"
         self.out.line(f"llvm.intr.masked.scatter {value}, {addresses}, {mask} {align} : {types}")
 
     def _zero(self, element: str, lanes: int) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from blutrain.nova.cpu.emit import memory_type, operand_pointer
+from blutrain.nova.cpu.emit import operand_pointer
 from blutrain.nova.cpu.emit_nest import Evaluator, Point
-from blutrain.nova.emitter import Emitter, lane_type
+from blutrain.nova.emitter import Emitter, lane_type, memory_dtype
 from blutrain.nova.kernel import Access
 
 
@@ -45,4 +45,4 @@ def transpose(out: Emitter, rows: list[str], dtype: str) -> list[str]:
 def is_transposed(access: Access, lane_dim: int, inner_dim: int) -> bool:
     """Contiguous along the inner loop, strided along the lanes."""
     is_turned = access.strides[inner_dim] == 1 and abs(access.strides[lane_dim]) > 1
-    return is_turned and memory_type(access.dtype) == access.dtype
+    return is_turned and memory_dtype(access.dtype) == access.dtype

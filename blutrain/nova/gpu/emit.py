@@ -17,7 +17,7 @@ from mlir import ir
 from blutrain.nova.cpu.emit import POINTER, Integers
 from blutrain.nova.cpu.emit_domain import Domain
 from blutrain.nova.cpu.emit_nest import Evaluator, Point
-from blutrain.nova.emitter import Emitter
+from blutrain.nova.emitter import Emitter, memory_dtype
 from blutrain.nova.gpu.emit_region import SimtCloner, convert
 from blutrain.nova.kernel import ITEM_BYTES, Access, Kernel
 
@@ -119,12 +119,12 @@ class Shared:
         )
 
     def load(self, start: int, index: str | int, dtype: str) -> str:
-        address, bare = self.address(start, index, dtype), memory_type(dtype)
+        address, bare = self.address(start, index, dtype), memory_dtype(dtype)
         value = self.out.value(f"llvm.load {address} {_align(dtype)} : {SHARED_POINTER} -> {bare}")
         return self.out.value(f"arith.trunci {value} : i8 to i1") if dtype == "i1" else value
 
     def store(self, value: str, start: int, index: str | int, dtype: str) -> None:
-        address, bare = self.address(start, index, dtype), memory_type(dtype)
+        address, bare = self.address(start, index, dtype), memory_dtype(dtype)
         if dtype == "i1":
             value = self.out.value(f"arith.extui {value} : i1 to i8")
         self.out.line(f"llvm.store {value}, {address} {_align(dtype)} : {bare}, {SHARED_POINTER}")
@@ -136,10 +136,6 @@ class Shared:
             f"llvm.mlir.global internal @{self.symbol}_shared() {{addr_space = 3 : i32, alignment = 16 : i64}} : "
             f"!llvm.array<{self.size} x i8>"
         )
-
-
-def memory_type(dtype: str) -> str:
-    return "i8" if dtype == "i1" else dtype
 
 
 def _align(dtype: str) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from blutrain.nova.cpu.emit import POINTER, Number, memory_type, operand_pointer
+from blutrain.nova.cpu.emit import POINTER, Number, operand_pointer
 from blutrain.nova.cpu.emit_domain import Placed
 from blutrain.nova.cpu.emit_nest import Point
-from blutrain.nova.emitter import Emitter, lane_type
+from blutrain.nova.emitter import Emitter, lane_type, memory_dtype
 from blutrain.nova.gpu.emit import SimtEvaluator
 from blutrain.nova.kernel import ITEM_BYTES, Access, Gather, Operand, Produced
 
@@ -136,7 +136,7 @@ def load_pieces(out: Emitter, address: Address, dtype: str, width: int, pointer:
     """`width` scalars side by side, by vector loads; the first one's address is aligned to all of them."""
     values = []
     for first, lanes in _pieces(width, dtype):
-        type_ = lane_type(memory_type(dtype), lanes if lanes > 1 else 0)
+        type_ = lane_type(memory_dtype(dtype), lanes if lanes > 1 else 0)
         loaded = out.value(f"llvm.load {address(first)} {_alignment(lanes, dtype)} : {pointer} -> {type_}")
         elements = [loaded]
         if lanes > 1:
@@ -149,7 +149,7 @@ def store_pieces(out: Emitter, address: Address, values: Sequence[str], dtype: s
     """Write scalars side by side, by vector stores."""
     for first, lanes in _pieces(len(values), dtype):
         bare = [_to_memory(out, v, dtype) for v in values[first : first + lanes]]
-        type_ = lane_type(memory_type(dtype), lanes if lanes > 1 else 0)
+        type_ = lane_type(memory_dtype(dtype), lanes if lanes > 1 else 0)
         vector = bare[0] if lanes == 1 else out.value(f"llvm.mlir.undef : {type_}")
         for lane, value in enumerate(bare if lanes > 1 else ()):
             vector = out.value(f"llvm.insertelement {value}, {vector}[{_lane(out, lane)}] : {type_}")

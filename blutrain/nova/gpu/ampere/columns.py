@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from blutrain.nova.cpu.contract_finish import Combiner
+from blutrain.nova.contract.combine import Combiner
 from blutrain.nova.gpu.ampere.elements import Elements, run
 from blutrain.nova.gpu.ampere.finish import EXACT, combine
 from blutrain.nova.gpu.ampere.tiles import Tiles

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from mlir import ir
 
-from blutrain.nova.cpu.contract_form import AXES, Accumulated, Apply, Constant, Contract, Expression, Load
-from blutrain.nova.cpu.contract_value import linear_step, memory_dtype, zero
+from blutrain.nova.contract.form import AXES, Accumulated, Apply, Constant, Contract, Expression, Load
+from blutrain.nova.emitter import memory_dtype, zero
 from blutrain.nova.gpu.ampere.predicated import load_if
 from blutrain.nova.gpu.ampere.region import cloner
 from blutrain.nova.gpu.emit_region import convert
 from blutrain.nova.gpu.hopper.builder import Builder, Integer
-from blutrain.nova.kernel import ITEM_BYTES, Access, Index, Operand
+from blutrain.nova.kernel import ITEM_BYTES, Access, Index, Operand, linear_step
 
 MAX_ACCESS_BYTES = 16
 

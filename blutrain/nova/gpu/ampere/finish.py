@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from mlir import ir
 
 from blutrain.nova.clone import clone_op
-from blutrain.nova.cpu.contract_finish import Combiner
-from blutrain.nova.cpu.contract_form import ColumnReduction, Store
+from blutrain.nova.contract.combine import Combiner
+from blutrain.nova.contract.form import ColumnReduction, Store
 from blutrain.nova.gpu.ampere.elements import Elements, Run, run
 from blutrain.nova.gpu.ampere.mainloop import Block
 from blutrain.nova.gpu.ampere.tiles import VECTOR_BYTES, Tiles

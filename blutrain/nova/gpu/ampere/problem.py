@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 from mlir import ir
 
-from blutrain.nova.cpu.contract_finish import Combiner
-from blutrain.nova.cpu.contract_form import Apply, Contract, Expression, Factor, Load, loads
-from blutrain.nova.cpu.contract_read import read_contract
-from blutrain.nova.cpu.contract_value import linear_step
+from blutrain.nova.contract.combine import Combiner
+from blutrain.nova.contract.form import Apply, Contract, Expression, Factor, Load, loads
+from blutrain.nova.contract.read import read_contract
 from blutrain.nova.gpu.ampere.instruction import INSTRUCTIONS, Instruction
 from blutrain.nova.gpu.emit_region import check_region
-from blutrain.nova.kernel import ITEM_BYTES, Access, Kernel, Operand, Unsupported
+from blutrain.nova.kernel import ITEM_BYTES, Access, Kernel, Operand, Unsupported, linear_step
 
 PIECES = (16, 8, 4)  # bytes that one cp.async copies
 LARGEST = 2**31 - 2**16  # of an axis: tile coordinates are i32

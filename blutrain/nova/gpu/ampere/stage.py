@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blutrain.nova.cpu.contract_form import Contract, Load
+from blutrain.nova.contract.form import Contract, Load
 from blutrain.nova.gpu.ampere.elements import Elements, converted, run
 from blutrain.nova.gpu.ampere.layout import interleaved
 from blutrain.nova.gpu.ampere.problem import Side, dtype_of

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from blutrain.nova.cpu.contract_finish import Combiner
+from blutrain.nova.contract.combine import Combiner
 from blutrain.nova.gpu.ampere.instruction import LANES
 from blutrain.nova.gpu.ampere.layout import Layout, accumulator_layout
 from blutrain.nova.gpu.ampere.problem import Problem

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from blutrain.nova.cpu.contract_finish import Combiner
+from blutrain.nova.contract.combine import Combiner
 from blutrain.nova.gpu.hopper import machine
 from blutrain.nova.gpu.hopper.builder import Integer
 from blutrain.nova.gpu.hopper.mainloop import Consumer, Place

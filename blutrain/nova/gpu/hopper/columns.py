@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blutrain.nova.cpu.contract_finish import Combiner
-from blutrain.nova.cpu.contract_form import ColumnReduction
+from blutrain.nova.contract.combine import Combiner
+from blutrain.nova.contract.form import ColumnReduction
 from blutrain.nova.gpu.hopper.builder import Builder, Integer
 from blutrain.nova.gpu.hopper.tiles import Tiles
 from blutrain.nova.gpu.hopper.values import Origin, Run, Values

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from blutrain.nova.clone import check_block
-from blutrain.nova.cpu.contract_finish import Combiner
+from blutrain.nova.contract.combine import Combiner
 from blutrain.nova.gpu.emit_region import check_region
 from blutrain.nova.gpu.hopper import columns, repack, split
 from blutrain.nova.gpu.hopper import configure as configurator

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from blutrain.nova.cpu.contract_finish import Combiner
-from blutrain.nova.cpu.contract_form import Contract, Store, loads
-from blutrain.nova.cpu.contract_value import linear_step
+from blutrain.nova.contract.combine import Combiner
+from blutrain.nova.contract.form import Contract, Store, loads
 from blutrain.nova.gpu.hopper import machine
 from blutrain.nova.gpu.hopper.builder import SHARED, Builder, Integer
 from blutrain.nova.gpu.hopper.column_sums import ColumnSums
@@ -23,7 +22,7 @@ from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS
 from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
 from blutrain.nova.gpu.hopper.values import Origin, Run, Values
 from blutrain.nova.gpu.kernel import TensorMap
-from blutrain.nova.kernel import ITEM_BYTES, Access, Operand
+from blutrain.nova.kernel import ITEM_BYTES, Access, Operand, linear_step
 
 STAGED_DTYPES = ("f32", "bf16", "f16")
 LINE_BYTES = 128  # of the L2

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from mlir import ir
 
-from blutrain.nova.cpu.contract_form import Apply, Contract, Expression, Factor, Load
-from blutrain.nova.cpu.contract_read import read_contract
-from blutrain.nova.cpu.contract_value import linear_step
-from blutrain.nova.kernel import Access, Kernel, Operand, Unsupported, collapse
+from blutrain.nova.contract.form import Apply, Contract, Expression, Factor, Load
+from blutrain.nova.contract.read import read_contract
+from blutrain.nova.kernel import Access, Kernel, Operand, Unsupported, collapse, linear_step
 
 TMA_ALIGNMENT = 16  # bytes: of every stride and base address (CUDA driver API, cuTensorMapEncodeTiled)
 OPERAND_BYTES = {"bf16": 2, "f16": 2, "tf32": 4}

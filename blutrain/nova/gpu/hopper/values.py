@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from mlir import ir
 
 from blutrain.nova.clone import clone_op
-from blutrain.nova.cpu.contract_form import Accumulated, Apply, Constant, Contract, Expression, Load
-from blutrain.nova.cpu.contract_value import linear_step, memory_dtype, zero
+from blutrain.nova.contract.form import Accumulated, Apply, Constant, Contract, Expression, Load
+from blutrain.nova.emitter import memory_dtype, zero
 from blutrain.nova.gpu.hopper.builder import Builder, Integer
 from blutrain.nova.gpu.hopper.scalar import clone_region
-from blutrain.nova.kernel import ITEM_BYTES, Access, Index, Operand
+from blutrain.nova.kernel import ITEM_BYTES, Access, Index, Operand, linear_step
 
 AXES = ("batch", "m", "n")
 MAX_ACCESS_BYTES = 16

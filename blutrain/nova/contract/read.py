@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mlir import ir
 
-from blutrain.nova.cpu.contract_form import (
+from blutrain.nova.contract.form import (
     Accumulated,
     Apply,
     ColumnReduction,
