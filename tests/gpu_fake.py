@@ -64,6 +64,7 @@ class FakeDriver:
         self._broken = False
         self.specs: list[TensorMap] = []
         self.launched: list[str] = []
+        self.overlaps: list[bool] = []
         self.waits: list[tuple[int, int]] = []
         self.clock = 0.0
 
@@ -111,8 +112,9 @@ class FakeDriver:
         pointers = [ctypes.c_uint64.from_address(place).value for place in places[kernel.num_maps :]]
         return Arguments(tuple(maps), tuple(pointers))
 
-    def launch(self, function, grid, block, cluster, shared_bytes, stream, params) -> None:
+    def launch(self, function, grid, block, cluster, shared_bytes, stream, params, overlaps=False) -> None:
         self._count("launch")
+        self.overlaps.append(overlaps)
         if self._handles[function] == self.fail:
             raise DriverError("cuLaunchKernel", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES")
         node = Node(function, tuple(grid), self._read(function, params))
