@@ -28,7 +28,8 @@ DTYPES = {
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 _BINARY = {
     "addf": np.add, "addi": np.add, "subf": np.subtract, "subi": np.subtract, "mulf": np.multiply, "muli": np.multiply,
-    "divf": np.divide, "divsi": lambda a, b: np.trunc(a / b).astype(a.dtype), "floordivsi": np.floor_divide,
+    "divf": np.divide, "divsi": lambda a, b: _quotient(a, b), "floordivsi": np.floor_divide,
+    "divui": lambda a, b: _unsigned(a) // _unsigned(b), "remui": lambda a, b: _unsigned(a) % _unsigned(b),
     "remsi": np.fmod, "remf": np.fmod, "powf": np.power, "ipowi": np.power, "atan2": np.arctan2,
     "maximumf": np.maximum, "minimumf": np.minimum, "maxsi": np.maximum, "minsi": np.minimum,
     "andi": np.bitwise_and, "ori": np.bitwise_or, "xori": np.bitwise_xor, "shli": np.left_shift,
@@ -45,8 +46,8 @@ _COMPARE = {
     "slt": np.less, "sle": np.less_equal, "sgt": np.greater, "sge": np.greater_equal,
     "olt": np.less, "ole": np.less_equal, "ogt": np.greater, "oge": np.greater_equal,
     "uno": lambda a, b: np.isnan(a) | np.isnan(b),
-    "ult": lambda a, b: np.asarray(a).astype(np.uint64) < np.asarray(b).astype(np.uint64),
-    "ugt": lambda a, b: np.asarray(a).astype(np.uint64) > np.asarray(b).astype(np.uint64),
+    "ult": lambda a, b: _unsigned(a) < _unsigned(b), "ule": lambda a, b: _unsigned(a) <= _unsigned(b),
+    "ugt": lambda a, b: _unsigned(a) > _unsigned(b), "uge": lambda a, b: _unsigned(a) >= _unsigned(b),
 }  # fmt: skip
 _PREDICATES = {
     "arith.cmpi": ["eq", "ne", "slt", "sle", "sgt", "sge", "ult", "ule", "ugt", "uge"],
@@ -69,6 +70,18 @@ _PREDICATES = {
         "true",
     ],
 }
+
+
+def _unsigned(x: np.ndarray) -> np.ndarray:
+    """The same bits as an unsigned integer."""
+    x = np.asarray(x)
+    return x if x.dtype == np.bool_ else x.astype(f"u{x.dtype.itemsize}")
+
+
+def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Towards zero; NumPy's is towards minus infinity."""
+    floor = np.floor_divide(a, b)
+    return floor + ((floor < 0) & (floor * b != a))
 
 
 def dtype_of(type_: ir.Type) -> np.dtype:

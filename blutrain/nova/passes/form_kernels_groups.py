@@ -32,12 +32,15 @@ SMALL = 8192  # elements that one block goes over in no time
 
 
 class Root:
-    """A node with a stored result: its loops, and its leaves, the values of memory and of other roots that it reads."""
+    """A node with a stored result: its loops, and its leaves, the values of memory and of other roots that it reads.
+    `factors`: of a product, the loops that each factor varies along.
+    """
 
-    __slots__ = ("inner", "leaves", "loops", "node")
+    __slots__ = ("factors", "inner", "leaves", "loops", "node")
 
-    def __init__(self, node: Node, loops: Loops, leaves: list[Read], inner: list[Node]):
+    def __init__(self, node: Node, loops: Loops, leaves: list[Read], inner: list[Node], factors=()):
         self.node, self.loops, self.leaves, self.inner = node, loops, leaves, inner
+        self.factors: tuple[frozenset[int], ...] = tuple(factors)
 
     def spans(self, read: Read) -> bool:
         """Whether `read` names every loop of this root once, with nothing skipped or reversed: its element tells the
@@ -128,11 +131,11 @@ class Group:
 
 def _columns(root: Root) -> frozenset[int]:
     """Loops of the columns of a product: those of the factor that has the last loop of the result, unless both have
-    them.
+    them. As `contract.read` sorts them into axes.
     """
-    used = [{index.dim for index in read.indices} for read in root.loops.reads]
     last = root.loops.result[-1] if root.loops.result else None
-    column, row = (used[0], used[1]) if last in used[0] and last not in used[1] else (used[1], used[0])
+    first, second = root.factors
+    column, row = (first, second) if last in first and last not in second else (second, first)
     return frozenset(d for d in root.loops.result if d in column and d not in row)
 
 

@@ -19,9 +19,11 @@ Some need no kernel: see form_kernels_memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ...tensor.primitive import Scalar
 from ..capabilities import Capabilities
-from .form_kernels_axes import Axes, Read, compose
+from .form_kernels_axes import Axes, Index, Read, compose
 from .form_kernels_graph import (
     CONTRACT,
     GATHER,
@@ -50,6 +52,7 @@ PROLOGUE_LEAVES = 2
 SCALAR_FLOPS = 40
 
 _EXIT = -1
+_PLACED = ("iota", "random_bits")  # what depends on the place of the element
 _ANCHORS = (REDUCE, CONTRACT, GATHER, SCATTER, LOOKUP)
 
 
@@ -272,10 +275,15 @@ class Roots:
         """What `node` reads from memory and from other roots, and the nodes evaluated on the way (views and reshapes
         included).
         """
+        found, evaluated = self._behind(self.axes.loops(node).reads)
+        return found, list({source.number: source for source, _ in evaluated}.values())
+
+    def _behind(self, reads: Iterable[Read]) -> tuple[list[Read], list[tuple[Node, tuple[Index, ...]]]]:
+        """What `reads` come to in memory and other roots, and every node evaluated on the way with the element of it."""
         found: dict[tuple, Read] = {}
-        inner: dict[int, Node] = {}
+        evaluated: list[tuple[Node, tuple[Index, ...]]] = []
         visited: set[tuple] = set()
-        pending = list(reversed(self.axes.loops(node).reads))
+        pending = list(reversed(tuple(reads)))
         while pending:
             read = pending.pop()
             key = (read.value.number, read.indices)
@@ -286,13 +294,19 @@ class Roots:
             if source is None or source.number in self.numbers or source.number in self.axes.opaque:
                 found[key] = read
                 continue
-            inner[source.number] = source
+            evaluated.append((source, read.indices))
             if source.kind == RESHAPE:
                 pending.append(Read(source.operands[0], read.indices))
                 continue
             for behind in reversed(self.axes.loops(source).reads):
                 pending.append(Read(behind.value, compose(read.indices, behind.indices)))
-        return list(found.values()), list(inner.values())
+        return list(found.values()), evaluated
+
+    def _varies_along(self, read: Read) -> frozenset[int]:
+        """The loops that a factor of a product depends on: what it reads, and where it computes with its own place."""
+        found, evaluated = self._behind([read])
+        places = [r.indices for r in found] + [at for source, at in evaluated if source.name in _PLACED]
+        return frozenset(index.dim for indices in places for index in indices if index.dim >= 0)
 
     def _collect(self) -> list[Root]:
         """Roots that something needs, in program order."""
@@ -306,7 +320,9 @@ class Roots:
             if node is None or node.number in made:
                 continue
             leaves, inner = self.leaves(node)
-            made[node.number] = Root(node, self.axes.loops(node), leaves, inner)
+            loops = self.axes.loops(node)
+            factors = map(self._varies_along, loops.reads) if node.kind == CONTRACT else ()
+            made[node.number] = Root(node, loops, leaves, inner, factors)
             pending += [memory_of(read.value).node for read in leaves]
         return [made[number] for number in sorted(made)]
 

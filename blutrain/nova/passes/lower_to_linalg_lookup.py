@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from ...tensor.dtype import bool_, int64
 from .driver import PassFault
-from .form_kernels_axes import Index
-from .form_kernels_graph import RESHAPE, Node, Value
+from .form_kernels_axes import Index, groups
+from .form_kernels_graph import Node, Value
+from .form_kernels_memory import memory_of
 from .lower_to_linalg_scalar import Scalar
 
 if TYPE_CHECKING:
@@ -52,22 +53,46 @@ def _places(generic: GenericWriter, value: Value, indices: tuple[Index, ...]) ->
 def _load(generic: GenericWriter, value: Value, places: list[Scalar]) -> Scalar:
     """The element of a tensor at computed places, one for every dimension of `value`."""
     body, region = generic.body, generic.region
-    while value.number not in body.names and value.node.kind == RESHAPE:  # dimensions of extent 1 come or go
-        behind = value.node.operands[0]
-        wide = iter([p for p, extent in zip(places, value.shape, strict=True) if extent != 1])
-        places = [region.constant(0, int64) if extent == 1 else next(wide) for extent in behind.shape]
-        value = behind
-    if value.number not in body.names:
-        assert value.node is not None  # arguments have names
-        return generic.evaluate(value.node, ())  # a splat: the same everywhere
-    axes = [i for i, extent in enumerate(value.shape) if extent != 1]
-    shape = body.shapes[value.number]
-    if shape != tuple(value.shape[i] for i in axes):
-        raise PassFault(value.users[0].op, "reads a tensor at computed places whose dimensions a reshape splits")
-    at = [region.value(f"arith.index_cast {places[i].name} : i64 to index") for i in axes]
-    dtype = body.dtypes[value.number]
-    name = region.value(f"tensor.extract {body.names[value.number]}[{', '.join(at)}] : {body.type_of(value)}")
-    return region.widen(name, dtype)
+    memory = value if value.number in body.names else memory_of(value)
+    if memory.number not in body.names:
+        assert memory.node is not None  # arguments have names
+        return generic.evaluate(memory.node, ())  # a splat: the same everywhere
+    places = _regrouped(generic, places, value.shape, body.shapes[memory.number])
+    at = [region.value(f"arith.index_cast {place.name} : i64 to index") for place in places]
+    name = region.value(f"tensor.extract {body.names[memory.number]}[{', '.join(at)}] : {body.type_of(memory)}")
+    return region.widen(name, body.dtypes[memory.number])
+
+
+def _regrouped(
+    generic: GenericWriter, places: list[Scalar], before: tuple[int, ...], after: tuple[int, ...]
+) -> list[Scalar]:
+    """Places along dimensions `before` as places along `after`, the same memory in other dimensions."""
+    found: list[Scalar] = []
+    for left, right in groups(before, after):
+        sizes = [after[d] for d in right]
+        wide = [d for d in left if before[d] > 1]
+        if len(wide) == len([size for size in sizes if size > 1]) <= 1:
+            found += [places[wide[0]] if size > 1 else generic.region.constant(0, int64) for size in sizes]
+        else:
+            flat = _flattened(generic, [places[d] for d in wide], [before[d] for d in wide])
+            found += _unflattened(generic, flat, sizes)
+    return found
+
+
+def _flattened(generic: GenericWriter, places: list[Scalar], sizes: list[int]) -> Scalar:
+    region, total = generic.region, places[0]
+    for place, size in zip(places[1:], sizes[1:], strict=True):
+        total = region.apply("arith.addi", region.apply("arith.muli", total, region.constant(size, int64)), place)
+    return total
+
+
+def _unflattened(generic: GenericWriter, flat: Scalar, sizes: list[int]) -> list[Scalar]:
+    region, found = generic.region, []
+    for size in reversed(sizes[1:]):
+        width = region.constant(size, int64)
+        found.append(region.apply("arith.remui", flat, width))
+        flat = region.apply("arith.divui", flat, width)
+    return [flat, *reversed(found)]
 
 
 def _clamped(generic: GenericWriter, place: Scalar, extent: int) -> Scalar:
