@@ -1,0 +1,78 @@
+"""What every benchmark's JSON file holds: the results, and the machine, versions, date and command behind them."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "xtc-mlir-python-bindings", "torch", "jax", "mpi4py")
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def environment(argv: list[str] | None = None) -> dict[str, Any]:
+    """machine, versions, date (UTC), commit and command of a run; `argv`: the arguments, by default the process's."""
+    script = Path(sys.argv[0]).name
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": versions(),
+        "commit": _said("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
+        "command": " ".join(["python", f"benchmarks/{script}", *(sys.argv[1:] if argv is None else argv)]),
+    }
+
+
+@functools.cache
+def machine() -> str:
+    """ "4 x NVIDIA H200, driver 580.159, 64 CPU cores", or the CPU's name and its cores."""
+    query = "--query-gpu=name,driver_version", "--format=csv,noheader"
+    gpus = [line.split(", ") for line in _said("nvidia-smi", *query).splitlines() if ", " in line]
+    cores = f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} CPU cores"
+    if not gpus:
+        return f"{_cpu_name()}, {cores}"
+    name, driver = gpus[0]
+    return f"{f'{len(gpus)} x ' if len(gpus) > 1 else ''}{name}, driver {driver}, {cores}"
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Of Python, of the packages that are installed, and of ptxas."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    from blutrain.nova.gpu.assemble import ptxas_version
+
+    return {**found, "ptxas": ptxas_version()}
+
+
+def save(path: str | Path, results: Any, argv: list[str] | None = None, **more: Any) -> None:
+    """Writes the file: `environment`, what `more` names, then the results."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    content = {**environment(argv), **more, "results": results}
+    Path(path).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _said(*command: str) -> str:
+    """What a command prints, "" where it is not there or fails."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
