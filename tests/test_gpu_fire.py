@@ -1,0 +1,202 @@
+"""GPU kernels under fire: late warps, poisoned memory, a hundred runs, equal bits (`gpu_fire` says how).
+
+First that the rewritten code assembles, which needs no device; then every family alone, then whole training steps.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import fire_cases
+import numpy as np
+import pytest
+from gpu import needs_gpu
+from gpu_fire import fire
+
+import blutrain as bt
+from blutrain import nn, nova
+from blutrain.nova.explain import programs_of
+from blutrain.nova.gpu import executable as executable_file
+from blutrain.nova.gpu import launch_code, lower
+from blutrain.nova.gpu.assemble import AssembledKernel, AssembleJob, assemble, plan_jobs, ptxas_path
+from blutrain.nova.gpu.assemble_report import advice
+from blutrain.nova.plan import BufferRef, ProgramPlan
+from examples.gpt_mlp.model import MLPGPT, Config
+
+RUNS = 100
+POISON = 0xFF  # NaN in every float format, -1 in every integer
+
+
+def fired(assembled: list[AssembledKernel], salt: int) -> list[AssembledKernel]:
+    """The same kernels, delayed and poisoned; as PTX for the driver where there is no ptxas."""
+
+    def one(code: AssembledKernel) -> AssembledKernel:
+        ptx = fire(code.ptx, salt)
+        target = ptx.partition(".target ")[2].split()[0].rstrip(",")
+        cubin, said = lower.to_cubin(ptx, target, ptxas_path()) if ptxas_path() else (b"", "")
+        return replace(code, ptx=ptx, cubin=cubin, said=said)
+
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(one, assembled))
+
+
+# -------------------------------------------------------------------- without a device
+
+
+@pytest.mark.skipif(not ptxas_path(), reason="needs ptxas")
+def test_delays_and_poison_change_neither_registers_nor_order():
+    """They assemble in every family, and no wgmma waits that did not wait before."""
+    names = ["hopper pingpong tf32", "hopper registers NN tf32", "ampere tf32 TN sm_86", "simt row softmax staged",
+             "simt scatter", "hopper row and column sums bf16"]  # fmt: skip
+    cases = [fire_cases.make(name) for name in names]
+    for case, code in zip(cases, fired(assemble([AssembleJob(c.kernel.text, c.kernel.target) for c in cases]), 1)):
+        assert code.ptx.count("nanosleep") >= 2 * len(case.kernel.phases), case.name
+        assert not advice(code.said), case.name
+        assert ("st.shared.b32 [%fire], -1" in code.ptx) == ("shared[" in code.ptx or "stage[" in code.ptx)
+
+
+# -------------------------------------------------------------------- every family
+
+
+class OnDevice:
+    """A program on the device, run from poisoned memory."""
+
+    def __init__(self, plan: ProgramPlan, salt: int | None):
+        from blutrain.nova.gpu.driver import driver
+        from blutrain.nova.gpu.memory import DeviceMemory
+
+        assembled = assemble(plan_jobs(plan), strict=False)
+        if salt is not None:  # another text, so that the code is not taken for the one that is loaded already
+            assembled = fired(assembled, salt)
+            kernels = tuple(replace(kernel, text=f"{kernel.text}\n// fire {salt}") for kernel in plan.kernels)
+            plan = replace(plan, kernels=kernels)
+        self.plan, memory = plan, DeviceMemory(bt.device("cuda"))
+        with memory.activate():
+            self.executable = executable_file.Executable(plan, assembled, driver(), memory)
+
+    def run(self, arrays: list, aliases: tuple[int, ...]) -> list:
+        """The bytes of all results, on the device. `arrays` are on the device; what is updated in place is copied."""
+        import cupy
+
+        operands = [array.copy() if i in aliases else array for i, array in enumerate(arrays)]
+        sizes = self.plan.sizes("output")
+        results = [
+            operands[a] if a >= 0 else cupy.full(max(size, 1), POISON, cupy.uint8)[:size]
+            for a, size in zip(aliases, sizes, strict=True)
+        ]
+        for i, operand in enumerate(operands):
+            self.executable.bind(i, operand.data.ptr)
+        for i, result in enumerate(results):
+            self.executable.bind_output(i, result.data.ptr)
+        poison_workspace(self.executable)
+        self.executable.launch()
+        return [result.reshape(-1).view(cupy.uint8) for result in results]
+
+
+def poison_workspace(executable) -> None:
+    size = max(kernel.workspace_bytes for kernel in executable.plan.kernels)
+    executable._owned._workspace.memset_async(POISON, size)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs_gpu) for name in fire_cases.CASES])
+def test_a_hundred_runs_have_the_bits_of_the_undisturbed_one(name):
+    import cupy
+
+    case = fire_cases.make(name)
+    arrays = [cupy.asarray(bytes_of(array)) for array in case.arrays()]
+    wanted = OnDevice(case.plan(), None).run(arrays, case.aliases)
+    wanted = [array.copy() for array in wanted]
+    for salt in (1, 2):
+        program = OnDevice(case.plan(), salt)
+        differ = cupy.zeros(len(wanted), cupy.int64)
+        for _ in range(RUNS // 2):
+            for i, (got, want) in enumerate(zip(program.run(arrays, case.aliases), wanted, strict=True)):
+                differ[i] += (got != want).any()
+        assert not cupy.asnumpy(differ).any(), f"runs that differ, by result: {cupy.asnumpy(differ)} of {RUNS // 2}"
+    for (shape, dtype), want in zip(case.results, wanted, strict=True):
+        if dtype in ("f32", "f64") and shape:
+            values = cupy.asnumpy(want).view(np.float32 if dtype == "f32" else np.float64)
+            assert np.isfinite(values).all(), "poison is left"
+
+
+def bytes_of(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+# -------------------------------------------------------------------- whole steps
+
+
+@pytest.fixture
+def under_fire(monkeypatch):
+    """Programs built inside are delayed and poisoned."""
+    monkeypatch.setattr(executable_file, "assemble", lambda jobs, strict: fired(assemble(jobs, strict=False), 3))
+    key = launch_code.assembly_key
+    monkeypatch.setattr(launch_code, "assembly_key", lambda *given: f"fired {key(*given)}")
+
+
+def step_of(precision: str, width: int, layers: int, clipped: bool):
+    """(The program of a training step, what is to be kept alive) after one step."""
+    bt.manual_seed(0)
+    model = MLPGPT(Config(50304, 1024, width, layers)).to("cuda")
+    model.compile(first_step="compiled", strict=True, precision=precision)
+    optimizer = bt.optim.AdamW(model.parameters(), lr=1e-3)
+    rng = np.random.default_rng(0)
+    tokens = [bt.from_numpy(rng.integers(0, 50304, (8, 1024))).to("cuda") for _ in range(2)]
+    loss = model(*tokens)
+    loss.backward()
+    if clipped:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    nova.flush()
+    (program,) = programs_of(model)
+    return program, (model, optimizer, tokens, loss)
+
+
+def states(program) -> list:
+    plan = program.executable.plan
+    return [
+        program.executable.view(BufferRef("input", i), spec.shape, spec.dtype).reshape(-1).view("u1")
+        for i, spec in enumerate(plan.inputs)
+        if spec.role == "state"
+    ]
+
+
+@pytest.mark.parametrize(
+    "precision, clipped",
+    [pytest.param(*c, marks=needs_gpu) for c in (("tf32", True), ("tf32", False), ("bf16", True), ("bf16", False),
+                                                 ("fp32", True))],
+)  # fmt: skip
+def test_a_hundred_steps_from_one_state_have_equal_bits(precision, clipped, request):
+    """A step of the size of 46M: parameters, moments and loss after it, from a poisoned arena, as the undisturbed one."""
+    program, kept = step_of(precision, 384, 1, clipped)
+    wanted = [array.copy() for array in states(program)]
+    before, loss = kept[1], kept[3].item()
+    del program, kept, before
+    request.getfixturevalue("under_fire")
+    program, kept = step_of(precision, 384, 1, clipped)
+    assert kept[3].item() == loss
+    assert all((a == b).all() for a, b in zip(states(program), wanted, strict=True))
+    repeat(program)
+
+
+def repeat(program) -> None:
+    """The second step, over and over from the state after the first."""
+    import cupy
+
+    executable, start = program.executable, [array.copy() for array in states(program)]
+    arena = executable.view(BufferRef("arena", 0), (executable.plan.arena_bytes,), "i8").view(cupy.uint8)
+    wanted: list = []
+    differ = cupy.zeros((), cupy.int64)
+    for _ in range(RUNS):
+        for array, content in zip(states(program), start, strict=True):
+            array[...] = content
+        arena[...] = POISON
+        poison_workspace(executable)
+        executable.launch()
+        found = [*states(program), *(x.reshape(-1).view(cupy.uint8) for x in executable.take_results())]
+        wanted = wanted or [array.copy() for array in found]
+        for got, want in zip(found, wanted, strict=True):
+            differ += (got != want).any()
+    assert int(differ) == 0, f"{int(differ)} buffers of {RUNS} steps differ"
+    assert executable.wait() is None
