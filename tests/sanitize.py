@@ -163,8 +163,8 @@ def check(tools: list[str], seconds: float, jobs: int) -> int:
         print(f"built in {time.perf_counter() - start:.1f} s", flush=True)
         found = list(pool.map(lambda entry: one(sanitizer, *entry[:2], path, seconds), wanted))
     lines, is_clean = [], True
-    for (tool, family, expected), (said, is_quiet) in zip(wanted, found, strict=True):
-        is_as_expected = expected == "reported" or is_quiet == (expected == "clean")
+    for (tool, family, expected), (said, verdict) in zip(wanted, found, strict=True):
+        is_as_expected = expected in ("reported", verdict)
         is_clean &= is_as_expected
         lines.append(f"{tool:10s} {family:12s} {said}{'' if is_as_expected else f' (expected: {expected})'}")
     print("\n".join(["SUMMARY", *lines, "CLEAN" if is_clean else "NOT CLEAN"]))
@@ -179,8 +179,8 @@ def find_sanitizer() -> str:
     )
 
 
-def one(sanitizer: str, tool: str, family: str, path: str, seconds: float) -> tuple[str, bool]:
-    """What a tool says of a family in a line, and whether it found nothing."""
+def one(sanitizer: str, tool: str, family: str, path: str, seconds: float) -> tuple[str, str]:
+    """What a tool says of a family in a line; and "clean", "faulty", or "unknown" where it did not come to its end."""
     command = [sanitizer, "--tool", tool, "--destroy-on-device-error", "kernel", "--print-limit", "20"]
     if tool == "racecheck":
         command += ["--racecheck-report", "all"]
@@ -196,11 +196,12 @@ def one(sanitizer: str, tool: str, family: str, path: str, seconds: float) -> tu
     summaries, names = SUMMARY.findall(said), re.findall(r"^case (.*)$", said, re.MULTILINE)
     is_done = bool(re.search(r"^done \d+ kernels$", said, re.MULTILINE))
     summary = summaries[-1] if summaries else "no summary"
-    is_quiet = is_done and bool(re.match(r"0 (errors|hazards)", summary))
-    if not is_quiet and not family.startswith("planted"):
+    counted = re.match(r"\d+", summary)
+    verdict = "unknown" if counted is None else "faulty" if int(counted[0]) else "clean" if is_done else "unknown"
+    if verdict != "clean" and not family.startswith("planted"):
         show(tool, family, said)
     state = "" if is_done else f", stopped in {names[-1] if names else 'its start'!r}"
-    return f"{len(names)} kernels, {took:.0f} s: {summary}{state}", is_quiet
+    return f"{len(names)} kernels, {took:.0f} s: {summary}{state}", verdict
 
 
 def show(tool: str, family: str, said: str) -> None:
