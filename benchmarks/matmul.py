@@ -1,6 +1,7 @@
 """The matrix products of MLP-GPT: generated kernels against torch (cuBLAS on a GPU, MKL on a CPU), interleaved.
 
-    python benchmarks/matmul.py [--device cuda] [--precision tf32,bf16] [--shapes NT:8192x1536x384,...] [--json FILE]
+    python benchmarks/matmul.py [--device cuda] [--precision tf32,bf16] [--shapes NT:8192x1536x384,...]
+                                [--family ampere] [--json FILE]
 
 Forward (NT), input gradient (NN) and weight gradient (TN) of c_fc, c_proj and lm_head at widths 384 and 768 for 8192
 rows, and 512^3, 1024^3 and 5120^3 in all three layouts; operands and results of one type on both sides. On a GPU each
@@ -51,9 +52,8 @@ def cases() -> Iterator[tuple[str, tuple[str, int, int, int]]]:
 
 def main(argv: list[str] | None = None) -> int:
     options = parse(argv)
-    torch.backends.cuda.matmul.allow_tf32 = True
     work = [(name, Product(*shape, p)) for p in options.precision for name, shape in options.cases]
-    kernels = generate([p for _, p in work], options.device)
+    kernels = generate([p for _, p in work], options.device, options.family)
     results = []
     for (name, case), kernel in zip(work, kernels, strict=True):
         results.append({"case": name, **measure(case, kernel, options)})
@@ -73,6 +73,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--precision", help="some of fp32, tf32, bf16 (a GPU: tf32,bf16; a CPU: fp32)")
     add("--shapes", help="these instead, like NT:8192x1536x384,TN:512x512x512")
     add("--only", default="", help="cases whose name contains this")
+    add("--family", choices=["hopper", "ampere"], default="", help="of GPU kernels (the first that takes a product)")
     add("--rounds", type=int, default=5)
     add("--json", metavar="FILE")
     options = parser.parse_args(argv)
@@ -84,20 +85,21 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def generate(products: list[Product], device: str) -> list[Any]:
+def generate(products: list[Product], device: str, family: str) -> list[Any]:
     """The kernel of each product; on a GPU their machine code too, all cores at it, in the cache."""
     if device == "cpu":
         return [product.pick(p, host_cpu()) for p in products]
     from blutrain.nova.gpu.assemble import AssembleJob, assemble
     from blutrain.nova.target_gpu import device_facts
 
-    kernels = [product.pick(p, device_facts()) for p in products]
+    kernels = [product.pick(p, device_facts(), family) for p in products]
     assemble([AssembleJob(k.text, k.target, op=str(p)) for p, k in zip(products, kernels, strict=True)], strict=False)
     return kernels
 
 
 def measure(case: Product, kernel: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Everything about one product."""
+    torch.backends.cuda.matmul.allow_tf32 = case.precision == "tf32"
     launches = 1 if options.device == "cpu" else max(1, min(MAX_LAUNCHES, round(REPLAY_US / kernel.predicted_us)))
     ours, theirs = case.operands(options.device), case.operands(options.device)
     left, right = case.factors(*theirs[:2])

@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -104,17 +105,17 @@ def bind(executable: Any, operands: Sequence[torch.Tensor]) -> Callable[[], None
     return executable.launch
 
 
-def pick(product: Product, facts: Any) -> Any:
-    """The generated kernel under the configurator's schedule, of the first generator that takes it."""
+def pick(product: Product, facts: Any, family: str = "") -> Any:
+    """The generated kernel under the configurator's schedule, of the first generator that takes it or of `family`."""
     from blutrain.nova.cpu import contract as cpu
     from blutrain.nova.gpu import generate as gpu
 
     def make(kernel: Kernel) -> Any:
         if not hasattr(facts, "arch"):
             return cpu.generate(kernel, facts, cpu.configure(kernel, facts))
-        family = gpu.choose(kernel, facts)
+        module = import_module(f"blutrain.nova.gpu.{family}.contract") if family else gpu.choose(kernel, facts)
         return dataclasses.replace(
-            family.generate(kernel, facts, family.configure(kernel, facts)), unit=product.precision
+            module.generate(kernel, facts, module.configure(kernel, facts)), unit=product.precision
         )
 
     return product.read(make)
