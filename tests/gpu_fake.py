@@ -20,6 +20,7 @@ from blutrain.nova.gpu.assemble import AssembledKernel
 from blutrain.nova.gpu.driver import DriverError
 from blutrain.nova.gpu.executable import Executable
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase, TensorMap
+from blutrain.nova.gpu.launch_ring import SLOTS
 from blutrain.nova.plan import ProgramPlan
 from blutrain.tensor.device import Device
 
@@ -38,6 +39,36 @@ class FakeKernel:
     run: Callable[[Arguments], None]
     num_maps: int
     num_pointers: int
+
+
+def bring_in(ring: int, table: int) -> None:
+    """What nova_bring_in of gpu/launch_courier.py does."""
+    slot_bytes, counter, cells, num_scalars, num_inputs, *_ = words_at(table, 8)
+    slot = ring + words_at(counter, 1)[0] % SLOTS * slot_bytes
+    _, _, *sources = words_at(slot, 2 + num_inputs)
+    ctypes.memmove(cells, slot + 8 * (2 + num_inputs), 8 * num_scalars)
+    places = words_at(table + 64, 2 * num_inputs)
+    for source, place, size in zip(sources, places[::2], places[1::2], strict=True):
+        ctypes.memmove(place, source, size)
+
+
+def hand_out(ring: int, table: int) -> None:
+    """What nova_hand_out does."""
+    slot_bytes, counter, _, _, num_inputs, num_flags, results, words = words_at(table, 8)
+    (count,) = words_at(counter, 1)
+    slot = ring + count % SLOTS * slot_bytes
+    if target := words_at(slot, 2)[1]:
+        ctypes.memmove(target, results, 8 * words)
+    flags = [ctypes.c_uint32.from_address(place).value for place in words_at(table + 64 + 16 * num_inputs, num_flags)]
+    ctypes.c_uint64.from_address(slot).value = next((i + 1 << 32 | flag for i, flag in enumerate(flags) if flag), 0)
+    ctypes.c_uint64.from_address(counter).value = count + 1
+
+
+def words_at(address: int, count: int) -> list[int]:
+    return list((ctypes.c_uint64 * count).from_address(address)) if count else []
+
+
+COURIER = {"nova_bring_in": bring_in, "nova_hand_out": hand_out}
 
 
 @dataclass
@@ -99,7 +130,7 @@ class FakeDriver:
         self._count("unload_module")
 
     def function(self, module: int, symbol: str, shared_bytes: int, cluster: int) -> int:
-        if symbol not in self.kernels:
+        if symbol not in self.kernels and symbol not in COURIER:
             raise DriverError("cuModuleGetFunction", "CUDA_ERROR_NOT_FOUND")
         return self._handle(symbol)
 
@@ -113,6 +144,11 @@ class FakeDriver:
         return Arguments(tuple(maps), tuple(pointers))
 
     def launch(self, function, grid, block, cluster, shared_bytes, stream, params, overlaps=False) -> None:
+        if carry := COURIER.get(self._handles[function]):
+            pointers = (ctypes.c_uint64 * 2).from_address(params)
+            ring, table = (ctypes.c_uint64.from_address(pointer).value for pointer in pointers)
+            self._do(stream, lambda: carry(ring, table))
+            return
         self._count("launch")
         self.overlaps.append(overlaps)
         if self._handles[function] == self.fail:
@@ -137,22 +173,6 @@ class FakeDriver:
             raise DriverError("cuTensorMapEncodeTiled", "CUDA_ERROR_INVALID_VALUE")
         self.specs.append(spec)
         ctypes.memmove(out, struct.pack("<QQ", address, len(self.specs) - 1), 16)
-
-    def _copy(self, target: int, source: int, num_bytes: int, stream: int) -> None:
-        assert target and source
-        self._do(stream, lambda: ctypes.memmove(target, source, num_bytes) and None)
-
-    def copy_to_device(self, target, source, num_bytes, stream) -> None:
-        self._count("copy_to_device")
-        self._copy(target, source, num_bytes, stream)
-
-    def copy_to_host(self, target, source, num_bytes, stream) -> None:
-        self._count("copy_to_host")
-        self._copy(target, source, num_bytes, stream)
-
-    def copy_on_device(self, target, source, num_bytes, stream) -> None:
-        self._count("copy_on_device")
-        self._copy(target, source, num_bytes, stream)
 
     def allocate_pinned(self, num_bytes: int) -> int:
         memory = np.zeros(num_bytes, np.uint8)
@@ -297,8 +317,11 @@ def phase(symbol: str, *maps: TensorMap, grid=(1, 1, 1)) -> GpuPhase:
     return GpuPhase(symbol, grid, 128, tensor_maps=maps)
 
 
+NO_CODE = AssembledKernel("", b"", "", {})
+
+
 def build(plan: ProgramPlan, driver: FakeDriver, memory: FakeMemory | None = None) -> Executable:
     """The executable of a plan on the fake device, without assembling its texts."""
     plan.check()
     assembled = [AssembledKernel(kernel.text, b"", "", {}) for kernel in plan.kernels]
-    return Executable(plan, assembled, driver, memory or FakeMemory())  # type: ignore[arg-type]
+    return Executable(plan, assembled, driver, memory or FakeMemory(), NO_CODE)  # type: ignore[arg-type]

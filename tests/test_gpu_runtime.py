@@ -8,13 +8,15 @@ import sys
 
 import numpy as np
 import pytest
+from gpu_emulator import Emulated
 from gpu_fake import Arguments, FakeDriver, FakeKernel, FakeMemory, Stream, array_at, build, gpu_kernel, phase
 
 from blutrain import config
 from blutrain.errors import NovaError
-from blutrain.nova.gpu import launch_fault
-from blutrain.nova.gpu.kernel import WORKSPACE, TensorMap
-from blutrain.nova.gpu.launch_ring import SLOTS
+from blutrain.nova.gpu import launch_courier, launch_fault
+from blutrain.nova.gpu.kernel import WORKSPACE, GpuKernel, TensorMap
+from blutrain.nova.gpu.launch_courier import Itinerary
+from blutrain.nova.gpu.launch_ring import SLOTS, StepRing
 from blutrain.nova.plan import BufferRef, Callback, Check, InputSpec, Launch, OutputSpec, ProgramPlan
 
 SIZE = 64
@@ -258,6 +260,44 @@ def test_checks_survive_the_ring_coming_round():
     assert failures == [SLOTS + 3]
 
 
+@pytest.mark.parametrize(
+    "flags, state", [((), 0), ((0, 0), 0), ((0, 5, 3), 2 << 32 | 5), ((-1,), 1 << 32 | 0xFFFFFFFF)]
+)
+def test_the_couriers_kernels(flags, state):
+    """The real text, each of its threads in turn on the CPU: two steps, in two slots."""
+    inputs = [np.arange(size, dtype=np.uint8) for size in (0, 5, 16, 100_003)]
+    places, cells, results = [np.zeros_like(x) for x in inputs], np.zeros(3), np.arange(700.0)
+    given_flags = np.array(flags, np.int32)
+    ring, counter = StepRing(fake(), 3, len(inputs)), np.array([SLOTS - 1], np.uint64)
+    itinerary = Itinerary(
+        cells=address(cells),
+        num_scalars=3,
+        inputs=[(address(x), x.nbytes) for x in places],
+        flags=[address(given_flags) + 4 * i for i in range(len(flags))],
+        results=address(results),
+        result_bytes=results.nbytes,
+    )
+    table = np.frombuffer(itinerary.pack(ring.slot_bytes, address(counter)), np.uint64)
+    parameters = "%table: !llvm.ptr, %workspace: !llvm.ptr, %predicate: !llvm.ptr)"
+    text = launch_courier.TEXT.replace("%table: !llvm.ptr)", parameters)
+    kernel = Emulated(GpuKernel(text, "sm_90a", launch_courier.PHASES, 0, 0, 0, 0.0, "courier"))
+    for _ in range(SLOTS - 1):
+        ring.advance(0)
+    for step in range(2):
+        target = np.zeros_like(results)
+        ring.scalars[:] = step + 1, 0.5, -step
+        ring.fill(0 if step else address(target), [address(x) for x in inputs])
+        kernel.run([ring.address, address(table)], 0)
+        ring.advance(0, step, is_checked=True)
+        assert np.array_equal(cells, ring.scalars) and counter[0] == SLOTS + step
+        assert all(np.array_equal(x, y) for x, y in zip(inputs, places, strict=True))
+        assert np.array_equal(target, results) == (step == 0)
+        failure = ring.failed_check()
+        found = 0 if failure is None else (failure.check + 1) << 32 | failure.flag & 0xFFFFFFFF
+        assert found == state and (failure is None or failure.context == step)
+        inputs[3] += 1
+
+
 def test_results_are_their_receivers():
     executable = build(chain_plan(2), fake())
     x = ramp()
@@ -281,7 +321,7 @@ def test_several_small_results_come_in_one_copy():
     executable.result_block([0, 1, 2])
     executable.launch()
     results = executable.take_results()
-    assert driver.calls["copy_on_device"] == 1
+    assert driver.calls["launch_graph"] == 1 and "copy_on_device" not in driver.calls
     assert all(np.array_equal(y, 2 * x) for y in results)
 
 
@@ -351,11 +391,11 @@ def test_one_launch_alone():
 def test_code_is_shared_between_programs_and_unloaded_with_the_last():
     driver = fake()
     first, second = build(chain_plan(1), driver), build(chain_plan(2), driver)
-    assert driver.calls["load_module"] == 1
+    assert driver.calls["load_module"] == 2  # that of the kernel, and that of the courier
     del first
     assert "unload_module" not in driver.calls
     del second
-    assert driver.calls["unload_module"] == 1
+    assert driver.calls["unload_module"] == 2
     assert driver.calls["destroy_stream"] == 2  # no cycle keeps a dead program's memory
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from gpu_fake import Arguments, FakeDriver, FakeKernel, FakeMemory, array_at, gpu_kernel, phase
+from gpu_fake import NO_CODE, Arguments, FakeDriver, FakeKernel, FakeMemory, array_at, gpu_kernel, phase
 
 from blutrain.nova.gpu.assemble import AssembledKernel
 from blutrain.nova.gpu.driver import Driver
@@ -61,7 +61,7 @@ def overlaps_of(ptx: str, launches: tuple) -> list[bool]:
     kernels = gpu_kernel(phase("first"), phase("second")), gpu_kernel(phase("never", grid=(0, 1, 1)))
     plan = ProgramPlan(kernels, launches, 256, (InputSpec((1,), "f32", "state"),))
     assembled = [AssembledKernel(ptx, b"", "", {}) for _ in kernels]
-    executable = Executable(plan, assembled, driver, FakeMemory())  # type: ignore[arg-type]
+    executable = Executable(plan, assembled, driver, FakeMemory(), NO_CODE)  # type: ignore[arg-type]
     for launch in launches:
         if isinstance(launch, Callback):
             executable.set_callback(launch.symbol, lambda argument: None)

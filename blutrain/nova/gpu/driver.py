@@ -156,19 +156,10 @@ class Driver:
         )
         ctypes.memmove(out, int(encoded.getPtr()), TENSOR_MAP_BYTES)
 
-    # -- memory: copies are asynchronous, host memory must be pinned
-
-    def copy_to_device(self, target: int, source: int, num_bytes: int, stream: int) -> None:
-        self.call("cuMemcpyHtoDAsync", target, source, num_bytes, stream)
-
-    def copy_to_host(self, target: int, source: int, num_bytes: int, stream: int) -> None:
-        self.call("cuMemcpyDtoHAsync", target, source, num_bytes, stream)
-
-    def copy_on_device(self, target: int, source: int, num_bytes: int, stream: int) -> None:
-        self.call("cuMemcpyDtoDAsync", target, source, num_bytes, stream)
+    # -- memory
 
     def allocate_pinned(self, num_bytes: int) -> int:
-        """Page-locked host memory; `free_pinned` gives it back."""
+        """Page-locked host memory, at this address for the device too; `free_pinned` gives it back."""
         return int(self.call("cuMemHostAlloc", num_bytes, 0))
 
     def free_pinned(self, address: int) -> None:

@@ -5,8 +5,9 @@
     executable.launch()                     # returns at once; ordered by CuPy's current stream
     executable.profile()                    # microseconds of each launch
 
-A launch is: one copy of the scalar block, copies of small inputs to their slots, one graph, one copy back for each
-value check. State arguments are updated in place. Code and memory live as long as the executable.
+A launch is: the host writes scalars and addresses into a slot of pinned memory and launches one graph, whose first and
+last kernels carry them, and results and failed checks, between there and the program (`launch_courier.py`). State
+arguments are updated in place. Code and memory live as long as the executable.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ from ...tensor.device import Device
 from ..cpu.executable import BuildReport
 from ..kernel import ITEM_BYTES
 from ..plan import BufferRef, Callback, CheckFailure, Launch, ProgramPlan
-from .assemble import AssembledKernel, assemble, counts, plan_jobs
+from ..target_gpu import device_facts
+from . import launch_courier
+from .assemble import AssembledKernel, AssembleJob, assemble, counts, plan_jobs
 from .driver import Driver, DriverError, driver
 from .executable_blocks import ProgramMemory, ResultBlock
 from .launch import ArgumentTable, gpu_kernel
-from .launch_code import Launches, load_kernel
+from .launch_code import Launches, load_code
+from .launch_courier import Courier, Itinerary
 from .launch_fault import find_fault
 from .launch_graph import GraphReplay, Replays
 from .launch_profile import profile
@@ -45,11 +49,12 @@ def build_executable(plan: ProgramPlan, device: Device) -> Executable:
     """
     plan.check()
     start, before = time.perf_counter(), (counts.cached, counts.compiled)
-    assembled = assemble(plan_jobs(plan), strict=False)
+    target = plan.kernels[0].target if plan.kernels else device_facts(device.index or 0).arch
+    *assembled, carrying = assemble([*plan_jobs(plan), AssembleJob(launch_courier.TEXT, target)], strict=False)
     compiled = time.perf_counter()
     memory = DeviceMemory(device)
     with memory.activate():
-        executable = Executable(plan, assembled, driver(), memory)
+        executable = Executable(plan, assembled, driver(), memory, carrying)
     counted = counts.cached - before[0], counts.compiled - before[1]
     executable.report = BuildReport(*counted, compiled - start, time.perf_counter() - compiled)
     if config.get("NOVA_DEBUG") >= 1:
@@ -64,21 +69,34 @@ class Executable:
     is_asynchronous = True  # `failed_check` tells of launches that are done, `launch` waits for none
     alignment = 16  # bytes, of what `bind` takes
 
-    def __init__(self, plan: ProgramPlan, assembled: Sequence[AssembledKernel], gpu: Driver, memory: DeviceMemory):
+    def __init__(
+        self,
+        plan: ProgramPlan,
+        assembled: Sequence[AssembledKernel],
+        gpu: Driver,
+        memory: DeviceMemory,
+        carrying: AssembledKernel,
+    ):
+        """assembled: the code of the plan's kernels; carrying: that of `launch_courier.TEXT`."""
         self.plan, self.assembled, self.memory = plan, assembled, memory
         self._driver = gpu
         self._table = ArgumentTable(plan, gpu.encode_tensor_map)
+        kernels = [gpu_kernel(plan, Launch(number, ())) for number in range(len(assembled))]
         modules = [
-            load_kernel(gpu, memory.device, gpu_kernel(plan, Launch(number, ())), code)
-            for number, code in enumerate(assembled)
+            load_code(gpu, memory.device, kernel.text, kernel.target, code)
+            for kernel, code in zip(kernels, assembled, strict=True)
         ]
         self._launches = Launches(gpu, plan, self._table.phases, modules, memory.on_stream)
         self._graph = GraphReplay(gpu, self._launches)
         self._owned = ProgramMemory(plan, memory, self._table)
         self._slots = self._owned.slots
-        self._ring: StepRing | None = None
+        self._ring = StepRing(gpu, 0, len(self._slots.sources))
         self._scalar_cells: tuple[Any, int] = (None, 0)
         self._results = ResultBlock((), memory)
+        self._taken: list[Any] = []
+        target = kernels[0].target if kernels else ""
+        self._courier_code = load_code(gpu, memory.device, launch_courier.TEXT, target, carrying)
+        self._courier: Courier | None = None
         self._scratch: dict[int, Any] = {}
         self._free_outputs = set(range(len(plan.outputs)))
         self._is_ready = self._is_running = False
@@ -94,11 +112,12 @@ class Executable:
 
     def bind(self, index: int, address: int) -> None:
         """Points input `index` at `address`, 16-byte aligned; the caller keeps the memory alive."""
-        if index in self._slots:
-            self._slots.bind(index, address)
-            self._table.unbound.discard(index)
-        else:
+        number = self._slots.number.get(index)
+        if number is None:
             self._table.bind(index, address)
+        else:
+            self._slots.sources[number] = address
+            self._table.unbound.discard(index)
 
     def bind_output(self, index: int, address: int) -> None:
         """Points output `index` at memory of the caller, for this and all later launches."""
@@ -112,7 +131,8 @@ class Executable:
     def scalar_block(self, inputs: Sequence[int]) -> np.ndarray:
         """Puts 0-d inputs into 8-byte cells of one block: float64 numbers on the host, read by each `launch`."""
         _, base = self._scalar_cells = self.memory.allocate(8 * len(inputs))
-        self._ring = StepRing(self._driver, len(inputs), len(self.plan.checks))
+        self._ring = StepRing(self._driver, len(inputs), len(self._slots.sources))
+        self._courier, self._is_ready = None, False
         for cell, index in enumerate(inputs):
             self._table.bind(index, base + 8 * cell)
         return self._ring.scalars
@@ -122,10 +142,11 @@ class Executable:
         self._results = ResultBlock([self.plan.outputs[index] for index in outputs], self.memory)
         for index, address in zip(outputs, self._results.addresses, strict=True):
             self.bind_output(index, address)
+        self._courier, self._is_ready = None, False
 
     def take_results(self) -> list[Any]:
         """Fresh arrays of the outputs given to `result_block`, from the last launch."""
-        return self._results.take(self._driver, self._stream.ptr)
+        return self._taken
 
     def new_output(self, index: int) -> Any:
         """A fresh array that the next launch writes output `index` to. Errors: CuPy's OutOfMemoryError."""
@@ -162,41 +183,40 @@ class Executable:
         return self._launch(context)
 
     def _launch(self, context: Any) -> None:
-        gpu, stream = self._driver, self._follow_stream()
+        stream, ring = self._follow_stream(), self._ring
         self._is_running = True
         try:
-            ring = self._bring_in(stream)
-            ring.expect_flags(context)
+            self._taken, target = self._results.take(stream)
+            ring.fill(target, self._slots.sources)
             if config.get("NOVA_CHECK"):
                 self._emit_checked(stream)
             else:
-                self._graph.launch(self._table.take_changes(), stream)
-            for number, check in enumerate(self.plan.checks):
-                gpu.copy_to_host(ring.flag_address(number), self._place(check.flag), 4, stream)
-            ring.end(stream)
+                self._graph.launch(self._table.take_changes(), stream, self._emit)
+            ring.advance(stream, context, is_checked=bool(self.plan.checks))
         except DriverError as fault:
             raise self._device_fault(fault) from fault
+
+    def _emit(self, stream: int, after: Callable[[int], None]) -> None:
+        """Puts a whole step into a stream."""
+        courier = self._courier
+        assert courier is not None  # `_prepare` made it
+        courier.bring_in(stream)
+        follows = self._launches.emit(stream, after)
+        courier.hand_out(stream, follows)
 
     def _emit_checked(self, stream: int) -> None:
         self._table.take_changes()
         self._graph.forget()
+        courier = self._courier
+        assert courier is not None
+        courier.bring_in(stream)
         self._launches.emit_checked(stream)
+        courier.hand_out(stream)
 
     def launch_checked(self) -> None:
         """Runs the program launch by launch, waiting for each. Raises NovaError naming the one that fails."""
         with self.memory.activate():
-            self._emit_checked(self._begin_alone())
-
-    def _bring_in(self, stream: int) -> StepRing:
-        """Copies of scalars and small inputs to their places; the ring, with a slot taken."""
-        ring = self._ring
-        if ring is None:
-            ring = self._ring = StepRing(self._driver, 0, len(self.plan.checks))
-        source = ring.begin()
-        if ring.scalar_bytes:
-            self._driver.copy_to_device(self._scalar_cells[1], source, ring.scalar_bytes, stream)
-        self._slots.fill(self._driver, stream)
-        return ring
+            self._launches.emit_checked(self._begin_alone())
 
     def _device_fault(self, fault: DriverError) -> NovaError:
         """A fault of the device: of this launch, or of an earlier one that shows now."""
@@ -210,8 +230,6 @@ class Executable:
 
     def failed_check(self) -> CheckFailure | None:
         """The first value check that failed in a launch that is done, told once. Waits only if the ring is full."""
-        if self._ring is None:
-            return None
         try:
             self._ring.make_room()
         except DriverError as fault:
@@ -226,7 +244,7 @@ class Executable:
             except DriverError as fault:
                 raise self._device_fault(fault) from fault
             self._is_running = False
-        return None if self._ring is None else self._ring.failed_check()
+        return self._ring.failed_check()
 
     def _follow_stream(self) -> int:
         """CuPy's current stream; if it is another than before, it waits for what this program did on that one."""
@@ -248,7 +266,21 @@ class Executable:
             if index not in self._scratch:
                 self._scratch[index] = self.memory.allocate(self.plan.sizes("output")[index])
             self.bind_output(index, self._scratch[index][1])
+        if self._courier is None:
+            self._courier = self._make_courier()
+            self._graph.forget()
         self._is_ready = True
+
+    def _make_courier(self) -> Courier:
+        itinerary = Itinerary(
+            cells=self._scalar_cells[1],
+            num_scalars=len(self._ring.scalars),
+            inputs=self._slots.places,
+            flags=[self._place(check.flag) for check in self.plan.checks],
+            results=self._results.address,
+            result_bytes=self._results.bytes,
+        )
+        return Courier(self._driver, self.memory, self._courier_code, self._ring, itinerary)
 
     def run(self, input_addresses: Sequence[int], wanted: Sequence[int] | None = None) -> list[Any]:
         """Binds, launches, returns fresh arrays of the outputs (`wanted`: only these, None for the others)."""
@@ -281,8 +313,12 @@ class Executable:
     def _begin_alone(self) -> int:
         """Prepares for launches outside of the graph, which no longer has the arguments that it was given last."""
         self._prepare()
-        stream = self._follow_stream()
-        self._bring_in(stream).end(stream)
+        stream, courier = self._follow_stream(), self._courier
+        assert courier is not None
+        self._ring.fill(0, self._slots.sources)
+        courier.bring_in(stream)
+        courier.hand_out(stream)
+        self._ring.advance(stream)
         self._table.take_changes()
         self._graph.forget()
         return stream

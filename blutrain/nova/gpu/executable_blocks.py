@@ -9,12 +9,12 @@ from typing import Any
 from ...errors import NovaError
 from ..kernel import ITEM_BYTES
 from ..plan import InputSpec, OutputSpec, ProgramPlan
-from .driver import Driver
 from .launch import ArgumentTable
 from .memory import DeviceMemory
 
 SLOT_BYTES = 1 << 20  # inputs up to this size are copied to a slot; larger ones are read where they are
 ALIGNMENT = 256
+_STOCK, _STOCK_BYTES = 64, 1 << 16  # steps whose results are allocated at once, and bytes of them at most
 
 
 def num_bytes(spec: InputSpec | OutputSpec) -> int:
@@ -32,7 +32,11 @@ def pack(sizes: Iterable[int]) -> tuple[list[int], int]:
 
 
 class InputSlots:
-    """A slot for each small input of role "input": its contents are copied there before every launch."""
+    """A place for each small input of role "input": its contents are copied there at the start of every step.
+
+    number: which of them an input is, by its index; sources: where their contents are, by number; places: (address,
+    bytes) of each.
+    """
 
     def __init__(self, plan: ProgramPlan, memory: DeviceMemory):
         sizes = {
@@ -42,51 +46,41 @@ class InputSlots:
         }
         offsets, total = pack(sizes.values())
         self._block, base = memory.allocate(total)
-        self.addresses = {index: base + offset for index, offset in zip(sizes, offsets, strict=True)}
-        self._sizes = sizes
-        self._sources: dict[int, int] = {}
-
-    def __contains__(self, index: int) -> bool:
-        return index in self.addresses
-
-    def bind(self, index: int, address: int) -> None:
-        """Copies come from `address` from now on."""
-        self._sources[index] = address
-
-    def source(self, index: int) -> int:
-        return self._sources.get(index, 0)
-
-    def fill(self, driver: Driver, stream: int) -> None:
-        for index, source in self._sources.items():
-            if self._sizes[index]:
-                driver.copy_on_device(self.addresses[index], source, self._sizes[index], stream)
+        self.number = {index: number for number, index in enumerate(sizes)}
+        self.sources = [0] * len(sizes)
+        self.places = [(base + offset, size) for offset, size in zip(offsets, sizes.values(), strict=True)]
 
 
 class ResultBlock:
-    """One block for several small outputs; `take` copies it to fresh memory, so that a result is its receiver's."""
+    """One block for several small outputs, and memory in stock that it is copied to at the end of each step, so that a
+    result is its receiver's: to make an array costs several microseconds.
+    """
 
     def __init__(self, specs: Sequence[OutputSpec], memory: DeviceMemory):
         self._specs, self._memory = specs, memory
-        self._offsets, self._bytes = pack(map(num_bytes, specs))
-        self._block, base = memory.allocate(self._bytes)
-        self.addresses = [base + offset for offset in self._offsets]
+        self._offsets, self.bytes = pack(map(num_bytes, specs))
+        self._block, self.address = memory.allocate(self.bytes)
+        self.addresses = [self.address + offset for offset in self._offsets]
+        self._stock: list[tuple[list[Any], int]] = []
+        self._stream: Any = None
 
-    def take(self, driver: Driver, stream: int) -> list[Any]:
-        """Fresh arrays of all results of the last launch, in their order."""
+    def take(self, stream: int) -> tuple[list[Any], int]:
+        """Arrays for the results of the coming launch, in their order, and the address that the block is copied to."""
         if not self._specs:
-            return []
-        memory = self._memory
-        if len(self._specs) == 1:
-            spec = self._specs[0]
-            copied = memory.empty(spec.shape, spec.dtype)
-            if size := num_bytes(spec):
-                driver.copy_on_device(memory.address(copied), self.addresses[0], size, stream)
-            return [copied]
-        copied = memory.empty((self._bytes,), "i8")
-        if self._bytes:
-            driver.copy_on_device(memory.address(copied), self.addresses[0], self._bytes, stream)
-        parts = zip(self._offsets, self._specs, strict=True)
-        return [memory.part(copied, offset, spec.shape, spec.dtype) for offset, spec in parts]
+            return [], 0
+        if not self._stock or stream != self._stream:  # memory belongs to the stream that it was allocated in
+            self._stream, self._stock = stream, self._restock()
+        return self._stock.pop()
+
+    def _restock(self) -> list[tuple[list[Any], int]]:
+        memory, count = self._memory, max(1, min(_STOCK, _STOCK_BYTES // max(1, self.bytes)))
+        block = memory.empty((count * self.bytes,), "i8")
+        parts = list(zip(self._offsets, self._specs, strict=True))
+        start = memory.address(block)
+        return [
+            ([memory.part(block, at + offset, spec.shape, spec.dtype) for offset, spec in parts], start + at)
+            for at in (number * self.bytes for number in range(count))
+        ]
 
 
 class ProgramMemory:
@@ -108,8 +102,8 @@ class ProgramMemory:
         table.set_base("workspace", 0, workspace)
         for index, (_, address) in enumerate(self._constants):
             table.set_base("const", index, address)
-        for index, address in self.slots.addresses.items():
-            table.set_base("input", index, address)
+        for index, number in self.slots.number.items():
+            table.set_base("input", index, self.slots.places[number][0])
 
 
 def _out_of_memory(plan: ProgramPlan, workspace_bytes: int, fault: Exception) -> str:

@@ -31,9 +31,9 @@ class LoadedModule:
         return self.driver.function(self.handle, phase.symbol, phase.shared_bytes, phase.cluster)
 
 
-def load_kernel(driver: Driver, device: Device, kernel: GpuKernel, assembled: AssembledKernel) -> LoadedModule:
-    """The kernel's code on a device, shared by all living programs that use it."""
-    key = (id(driver), device, assembly_key(kernel.text, kernel.target))
+def load_code(driver: Driver, device: Device, text: str, target: str, assembled: AssembledKernel) -> LoadedModule:
+    """The code of a kernel's text on a device, shared by all living programs that use it."""
+    key = (id(driver), device, assembly_key(text, target))
     module = _loaded.get(key)
     if module is None:
         module = _loaded[key] = LoadedModule(driver, assembled)
@@ -76,11 +76,15 @@ class Launches:
         except DriverError as fault:
             raise self.error(phase.launch, f"the function {description.symbol} cannot be used: {fault}") from fault
 
-    def emit(self, stream: int, after: Callable[[int], None] | None = None) -> None:
-        """Puts the whole program into a stream; `after` is called with the number of each phase, behind it."""
+    def emit(self, stream: int, after: Callable[[int], None] | None = None) -> bool:
+        """Puts the whole program into a stream; `after` is called with the number of each phase, behind it.
+
+        Returns whether the last work is a kernel.
+        """
         follows = False
         for index in range(self.count):
             follows = self.emit_launch(index, stream, after, follows)
+        return follows
 
     def emit_launch(
         self, index: int, stream: int, after: Callable[[int], None] | None = None, follows: bool = False

@@ -20,6 +20,8 @@ from .launch_code import Launches
 # Changing a node costs about as much host time as launching it into a capture, instantiating comes on top of that.
 _RECAPTURE_FROM = 0.75
 
+Emit = Callable[[int, Callable[[int], None]], None]
+
 
 @dataclass
 class Replays:
@@ -47,14 +49,15 @@ class GraphReplay:
         """Captures again at the next launch."""
         self._graph = None
 
-    def launch(self, changed: Sequence[int], stream: int) -> None:
-        """Replays; `changed`: the phases whose arguments are not those of the last launch.
+    def launch(self, changed: Sequence[int], stream: int, emit: Emit) -> None:
+        """Replays; `changed`: the phases whose arguments are not those of the last launch; emit(stream, after): puts a
+        whole step into a stream, `after` is called with the number of each phase, behind it.
 
         Errors: DriverError, NovaError that names a kernel which cannot be launched; then the next launch captures.
         """
         graph, self._graph = self._graph, None
         if graph is None or len(changed) > _RECAPTURE_FROM * len(self._launches.phases):
-            graph = self._capture()
+            graph = self._capture(emit)
         elif changed:
             self._update(graph, changed)
         else:
@@ -62,13 +65,13 @@ class GraphReplay:
         self._driver.launch_graph(graph.executable, stream)
         self._graph = graph
 
-    def _capture(self) -> ReadyGraph:
+    def _capture(self, emit: Emit) -> ReadyGraph:
         driver, stream, nodes = self._driver, self._stream, {}
 
         def note(number: int) -> None:
             nodes[number] = driver.last_captured(stream)
 
-        graph = ReadyGraph(driver, capture(driver, stream, lambda: self._launches.emit(stream, note)))
+        graph = ReadyGraph(driver, capture(driver, stream, lambda: emit(stream, note)))
         self._nodes = nodes
         self.replays.captures += 1
         return graph

@@ -1,16 +1,17 @@
-"""What passes between host and device each step without waiting: run-time scalars on the way there, the flags of value
-checks on the way back.
+"""What passes between host and device each step without waiting: run-time scalars, addresses of inputs and results on
+the way there, failed value checks on the way back.
 
-A ring of slots in pinned host memory. A step writes its scalars into the next slot, from which one asynchronous copy
-takes them; behind the step's kernels its flags are copied back into the slot. The host comes round to a slot again only
-when the device has done with it: an event after each half of the ring says so.
+A ring of slots in pinned host memory that the device reads and writes itself (`launch_courier.py`). The host comes
+round to a slot again only when the device has done with it: an event after each half of the ring says so.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,29 +19,40 @@ import numpy as np
 from ..plan import CheckFailure
 from .driver import Driver
 
-SLOTS = 64
+SLOTS = 64  # a power of two
+HEADER_WORDS = 2  # of a slot: its state, and where results go; then come where each input is, and the scalars
+_PENDING = 2**64 - 1  # the state until the step is done; then 0, or the number of a failed check + 1 and its flag
 _HALF = SLOTS // 2
-_ABSENT = -(2**31)  # a flag that has not come back; no check fails with it (tensor/ops/composite/check.py)
+_SLOT_ALIGNMENT = 16  # words: no cache line holds parts of two slots
 
 
 class StepRing:
-    """Slots of `num_scalars` 8-byte cells and `num_flags` i32 each. `scalars`: where the coming step's are written."""
+    """Slots for `num_inputs` addresses and `num_scalars` 8-byte cells each. `scalars`: where the coming step's are
+    written; `address`: of the first slot.
+    """
 
-    def __init__(self, driver: Driver, num_scalars: int, num_flags: int):
+    def __init__(self, driver: Driver, num_scalars: int, num_inputs: int):
         self.scalars = np.zeros(num_scalars, np.float64)
-        self._driver, self._slot = driver, -1
-        self.scalar_bytes, self._flag_bytes = 8 * num_scalars, 4 * num_flags
-        size = SLOTS * (self.scalar_bytes + self._flag_bytes)
-        self._address = driver.allocate_pinned(max(size, 8))
-        memory = np.ctypeslib.as_array((ctypes.c_uint8 * max(size, 8)).from_address(self._address))
-        split = SLOTS * self.scalar_bytes
-        self._sent = memory[:split].view(np.float64).reshape(SLOTS, num_scalars)
-        self._flags = memory[split:size].view(np.int32).reshape(SLOTS, num_flags)
+        words = HEADER_WORDS + num_inputs + num_scalars
+        words += -words % _SLOT_ALIGNMENT
+        self._driver, self._slot, self._words, self.slot_bytes = driver, -1, words, 8 * words
+        self.address = driver.allocate_pinned(SLOTS * self.slot_bytes)
+        memory = (ctypes.c_uint8 * (SLOTS * self.slot_bytes)).from_address(self.address)
+        self._memory = memoryview(memory).cast("B")
+        self._states = self._memory.cast("Q")
+        self._pack_into = struct.Struct(f"={HEADER_WORDS + num_inputs}Q").pack_into
+        self._scalars = self.scalars.__array_interface__["data"][0], self.scalars.nbytes
+        self._scalars_at = self.address + 8 * (HEADER_WORDS + num_inputs)
         self._events = [driver.create_event(), driver.create_event()]
         self._recorded = [False, False]
         self._open: deque[tuple[int, Any]] = deque()
-        self._finalizer = weakref.finalize(self, _free, driver, self._address, tuple(self._events))
+        self._finalizer = weakref.finalize(self, _free, driver, self.address, tuple(self._events))
         self._finalizer.atexit = False
+
+    @property
+    def coming(self) -> int:
+        """The slot of the coming step."""
+        return (self._slot + 1) % SLOTS
 
     def make_room(self) -> None:
         """Waits until the device has done with the next slot, and with it those of the same half of the ring."""
@@ -49,52 +61,44 @@ class StepRing:
             self._driver.wait_for_event(self._events[half])
             self._recorded[half] = False
 
-    def begin(self) -> int:
-        """Takes the next slot and puts the scalars there; the address to copy them from."""
-        self.make_room()
-        slot = self._slot = (self._slot + 1) % SLOTS
-        if self._open and self._open[0][0] == slot:
-            self._open.popleft()  # nobody looked at these flags
-        if self.scalar_bytes:
-            self._sent[slot] = self.scalars
-        return self._address + slot * self.scalar_bytes
+    def fill(self, target: int, sources: Sequence[int]) -> None:
+        """Puts what the coming step needs into the next slot: where its results go, where its inputs are, the scalars.
 
-    def expect_flags(self, context: Any = None) -> None:
-        """The present step's flags will be copied to `flag_address`; `context`: what a `CheckFailure` of it gives back.
+        It may be filled again, until the step is launched and `advance` takes it.
+        """
+        self.make_room()
+        slot = (self._slot + 1) % SLOTS
+        start = slot * self.slot_bytes
+        self._pack_into(self._memory, start, _PENDING, target, *sources)
+        source, num_bytes = self._scalars
+        ctypes.memmove(self._scalars_at + start, source, num_bytes)
+
+    def advance(self, stream: int, context: Any = None, *, is_checked: bool = False) -> None:
+        """All work of the step is in the stream. is_checked: its value checks are asked for, and `context` is what a
+        `CheckFailure` of it gives back.
 
         They are lost if nobody looks at them before their slot comes round: `make_room` and `failed_check` do.
         """
-        if self._flag_bytes:
-            self._flags[self._slot] = _ABSENT
-            self._open.append((self._slot, context))
-
-    def flag_address(self, number: int) -> int:
-        """Where flag `number` of the present step belongs."""
-        return self._address + SLOTS * self.scalar_bytes + self._slot * self._flag_bytes + 4 * number
-
-    def end(self, stream: int) -> None:
-        """All work of the step is in the stream."""
-        half, position = divmod(self._slot, _HALF)
+        slot = self._slot = (self._slot + 1) % SLOTS
+        if self._open and self._open[0][0] == slot:
+            self._open.popleft()  # nobody looked at these
+        if is_checked:
+            self._open.append((slot, context))
+        half, position = divmod(slot, _HALF)
         if position == _HALF - 1:
             self._driver.record(self._events[half], stream)
             self._recorded[half] = True
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the flags of some step have not been looked at."""
-        return bool(self._open)
 
     def failed_check(self) -> CheckFailure | None:
         """The first failure among the steps that are done, in order, told once; does not wait."""
         while self._open:
             slot, context = self._open[0]
-            flags = self._flags[slot]
-            if (flags == _ABSENT).any():
+            state = self._states[slot * self._words]
+            if state == _PENDING:
                 return None
             self._open.popleft()
-            if flags.any():
-                check = int(np.flatnonzero(flags)[0])
-                return CheckFailure(check, int(flags[check]), context)
+            if state:
+                return CheckFailure((state >> 32) - 1, ctypes.c_int32(state).value, context)
         return None
 
 
