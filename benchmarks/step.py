@@ -1,157 +1,146 @@
-"""Milliseconds of a whole training step (forward, backward, AdamW) of MLP-GPT, beside torch and torch.compile if asked.
+"""Milliseconds of a whole training step (forward, backward, AdamW) of MLP-GPT, beside torch and JAX if asked.
 
     python benchmarks/step.py --n-embd 256 --n-layer 4 --batch-size 8 --block-size 256 --mode both --peers
+    python benchmarks/step.py --device cuda --presets all --precisions tf32,bf16 --peers compile --json FILE
 
-All subjects run interleaved in one process, round by round, so that a noisy machine is noisy for all; figures are
-medians over rounds. No clipping and no accumulation unless asked. `--json FILE` adds a line a subject:
+All subjects of a size run interleaved in one process, round by round, so that a noisy machine is noisy for all; figures
+are medians over rounds. No clipping (--clip) and no accumulation (--grad-accum) unless asked. --peers: some of torch,
+compile, reduce-overhead (torch.compile into CUDA graphs, the optimizer's step too) and jax; a peer that fails is
+reported with its error. In the JSON, for each subject:
 
 ms, tokens_per_s    median of a step
-peak_memory_bytes   the most the process (CPU) or CuPy's pool (GPU) ever held; with several subjects it is the largest
-                    of all so far
-live_bytes          what one steady step needs beside parameters and optimizer state: eager, NumPy's traced peak in a
-                    separate pass; compiled, the arena and workspace of the program (null where it is not known)
-first_step_s        seconds of the first step ("step"), and of the stages of compiling in it
-replay_us           Python's share of a replayed step: the time from the first call to the launch, without the kernels; on
-                    a GPU from the first call to the return, launch included
-ratio               torch's or torch.compile's milliseconds by this subject's, for each peer that ran
+ratio               a peer's (or eager's) milliseconds by blutrain's
+host_us             median from the step's first call to its return, the device idle before ("step"), and the part of it
+                    in optimizer.step() ("update"); a jitted JAX step is one call
+replay_us           on a CPU: Python's share of a compiled step, the launch of its kernels left out
+live_bytes          what a compiled step needs beside parameters and optimizer state: its arena and workspace; of eager on
+                    a CPU, NumPy's traced peak in a step of its own. benchmarks/memory.py measures whole processes
+first_step_s        seconds of the first step ("step"), of blutrain's also by stage; how much of it the caches held
+                    depends on what ran before (benchmarks/first_step.py empties them)
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
+import trainers
+from record import save
+from trainers import MODES, PEERS, BlutrainTrainer, Trainer
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from examples.gpt_mlp.model import PRESETS
 
-import blutrain as bt
-from blutrain import nn
-from blutrain.optim import AdamW
-from examples.gpt_mlp.model import MLPGPT
-from examples.gpt_mlp.options import add_model_flags, fill_in, model_config
-from examples.gpt_mlp.precision import pick_device, set_precision, synchronize
-from examples.gpt_mlp.report import peak_memory_bytes
+HOST_REPEATS = 100
 
 
 def main(argv: list[str] | None = None) -> int:
     options = parse(argv)
-    inputs = random_batches(options)
-    subjects: dict[str, Callable[[], None]] = {}
-    records: dict[str, dict[str, Any]] = {}
-    for mode in ("eager", "compiled") if options.mode == "both" else (options.mode,):
-        subjects[mode], records[mode] = own_subject(options, mode, inputs)
-    if options.peers:
-        from torch_peers import peer_subject
-
-        for peer in ("torch", "torch.compile"):
-            subjects[peer], records[peer] = peer_subject(options, peer, inputs)
-    times = measure(subjects, options.rounds, options.steps)
-    for name, record in records.items():
-        record["ms"] = statistics.median(times[name])
-        record["tokens_per_s"] = inputs[0][0].size * options.grad_accum / record["ms"] * 1e3
-        record["ratio"] = {
-            p: statistics.median(times[p]) / record["ms"] for p in times if p.startswith("torch") and p != name
-        }
-        if "eager" in times and name == "compiled":
-            record["ratio"]["eager"] = statistics.median(times["eager"]) / record["ms"]
-        report(options, name, record)
+    results: list[dict[str, Any]] = []
+    for preset in options.presets:
+        for precision in options.precisions:
+            results += compare(trainers.with_sizes(options, preset, precision))
+            trainers.free_memory(options.device)
+            if options.json:
+                save(options.json, results, argv)
     return 0
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Time a training step of MLP-GPT.", allow_abbrev=False)
-    add_model_flags(parser)
-    parser.add_argument("--mode", choices=["eager", "compiled", "both"], default="compiled")
-    parser.add_argument("--clip", type=float, help="clip gradients to this norm (not at all)")
-    parser.add_argument("--json", metavar="FILE", help="add a JSON line a subject")
-    parser.add_argument("--peers", action="store_true", help="torch and torch.compile in the same rounds")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=5, help="steps a subject a round")
-    given = parser.parse_args(argv)
-    mode = {k: getattr(given, k) for k in ("mode", "peers", "rounds", "steps", "json", "clip")}
-    options = fill_in(given)
-    vars(options).update(mode, vocab_size=options.vocab_size or 256, device=pick_device(options.device))
+    def add_flags(parser: argparse.ArgumentParser) -> None:
+        add = parser.add_argument
+        add("--mode", choices=[*MODES, "both"], default="compiled")
+        add("--presets", help='"all", or like 46M,144M')
+        add("--precisions", help="like tf32,bf16")
+        add("--peers", nargs="?", const="torch,compile", default="", help=f"some of {', '.join(PEERS)} (torch,compile)")
+        add("--rounds", type=int, default=5)
+        add("--steps", type=int, default=5, help="steps a subject a round")
+        add("--compile-only", action="store_true", help="only the first step, which fills the caches")
+        add("--json", metavar="FILE")
+
+    options = trainers.parse("Time a training step of MLP-GPT.", add_flags, argv)
+    names = list(PRESETS) if options.presets == "all" else (options.presets or "").split(",")
+    options.presets = [name or options.preset for name in names]
+    options.precisions = (options.precisions or options.precision).split(",")
+    options.peers = [PEERS[name] for name in options.peers.split(",") if name]
     return options
 
 
-def random_batches(options: argparse.Namespace) -> list[tuple[np.ndarray, np.ndarray]]:
-    """One (inputs, targets) a micro-batch."""
-    rng = np.random.default_rng(options.seed)
-    shape = (options.batch_size, options.block_size)
-    draw = lambda: rng.integers(0, options.vocab_size, shape)
-    return [(draw(), draw()) for _ in range(options.grad_accum)]
+def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The records of all subjects at one size."""
+    batches = trainers.random_batches(options)
+    modes = [m for m in MODES if options.mode in (m, "both") and not (m == "eager" and options.precision == "bf16")]
+    subjects: dict[str, Trainer] = {}
+    steps: dict[str, Callable[[], None]] = {}
+    records: dict[str, dict[str, Any]] = {}
+    for name in (*modes, *options.peers):
+        try:
+            began = time.perf_counter()
+            subjects[name], steps[name], records[name] = subject(name, options, batches)
+        except Exception as error:
+            if name in MODES:
+                raise
+            records[name] = {"error": f"{type(error).__name__}: {error}"[:500], "after_s": time.perf_counter() - began}
+    if not options.compile_only:
+        for name, times in measure(subjects, steps, options).items():
+            records[name]["ms"] = statistics.median(times)
+    sizes = ("preset", "precision", "n_embd", "n_layer", "vocab_size", "batch_size", "block_size", "grad_accum", "clip")
+    known = {"device": options.device, **{key: getattr(options, key) for key in sizes}}
+    finish(records, options.grad_accum * options.batch_size * options.block_size)
+    results = [{"mode": name, **known, **record} for name, record in records.items()]
+    print("\n".join(map(line, results)), flush=True)
+    return results
 
 
-def own_subject(options: argparse.Namespace, mode: str, batches: list) -> tuple[Callable[[], None], dict[str, Any]]:
-    """A function that makes one step, warmed up, and what is known of it so far."""
-    bt.manual_seed(options.seed)
-    model = MLPGPT(model_config(options)).to(options.device)
-    precision = set_precision(model, options.precision, options.device, mode == "compiled")
-    optimizer = AdamW(model.parameters(), lr=3e-4)
-    inputs = [[bt.from_numpy(a).to(options.device) for a in pair] for pair in batches]
-    if mode == "compiled":
-        model.compile(precision=precision, first_step="compiled")
+def subject(
+    name: str, options: argparse.Namespace, batches: list
+) -> tuple[Trainer, Callable[[], None], dict[str, Any]]:
+    """A trainer, its step on the batches, warmed up, and what is known of it so far."""
+    trainer = trainers.make(name, options)
+    placed = [(trainer.put(x), trainer.put(y)) for x, y in batches]
 
     def step() -> None:
-        for x, y in inputs:
-            loss = model(x, y)
-            (loss if len(inputs) == 1 else loss / len(inputs)).backward()
-        if options.clip:
-            nn.utils.clip_grad_norm_(model.parameters(), options.clip)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    def timed_step() -> None:
-        step()
-        synchronize(options.device)
+        trainer.step(placed)
 
     began = time.perf_counter()
-    timed_step()
-    first = time.perf_counter() - began
-    for _ in range(3):
-        timed_step()
-    record = {
-        "first_step_s": {"step": first},
-        "live_bytes": traced_bytes(timed_step) if mode == "eager" and options.device == "cpu" else None,
-        "replay_us": None,
-    }
-    if mode == "compiled":
-        record.update(compiled_figures(model, step))
-        record["first_step_s"] = {"step": first, **record.pop("stages")}
-    return timed_step, record
+    step()
+    trainer.synchronize()
+    record: dict[str, Any] = {"first_step_s": {"step": time.perf_counter() - began}}
+    if not options.compile_only:
+        for _ in range(3):
+            step()
+        record["host_us"] = host_us(trainer, step)
+        if isinstance(trainer, BlutrainTrainer):
+            record.update(own_figures(name, trainer, step))
+    if name == "compiled":
+        record["first_step_s"].update(trainer.program.seconds)
+    return trainer, step, record
 
 
-def compiled_figures(model: nn.Module, step: Callable[[], None]) -> dict[str, Any]:
-    """What nova knows of the program of the steady step. Errors: RuntimeError where the step was not compiled."""
-    from blutrain.nova.explain import programs_of
-
-    programs = programs_of(model)
-    if not programs:
-        raise RuntimeError("the step was not compiled: a warning above says why")
-    program = programs[-1]
-    plan = program.executable.plan
+def own_figures(name: str, trainer: BlutrainTrainer, step: Callable[[], None]) -> dict[str, Any]:
+    """live_bytes and replay_us, where they can be known."""
+    on_cpu = trainer.device == "cpu"
+    if name == "eager":
+        return {"live_bytes": traced_bytes(step)} if on_cpu else {}
+    plan = trainer.program.executable.plan
     live = plan.arena_bytes + max((k.workspace_bytes for k in plan.kernels), default=0)
-    host = replay_us(program, step) if model.wte.weight.device.is_cpu else host_us(step)
-    return {"live_bytes": live, "replay_us": host, "stages": dict(program.seconds)}
+    return {"live_bytes": live, **({"replay_us": replay_us(trainer.program, step)} if on_cpu else {})}
 
 
-def host_us(step: Callable[[], None], repeats: int = 200) -> float:
-    """Microseconds from the call of a step on a GPU to its return, the device idle before each."""
-    times = []
+def host_us(trainer: Trainer, step: Callable[[], None], repeats: int = HOST_REPEATS) -> dict[str, float]:
+    """Median microseconds until a step returns, and of its optimizer's part; the device is idle before each."""
+    whole, update = [], []
     for _ in range(repeats):
-        synchronize("cuda")
+        trainer.synchronize()
         began = time.perf_counter()
         step()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times) * 1e6
+        whole.append(time.perf_counter() - began)
+        update.append(trainer.update_s)
+    return {"step": statistics.median(whole) * 1e6, "update": statistics.median(update) * 1e6}
 
 
 def replay_us(program: Any, step: Callable[[], None], repeats: int = 50) -> float:
@@ -179,38 +168,45 @@ def traced_bytes(step: Callable[[], None]) -> int:
     return peak - before
 
 
-def measure(subjects: dict[str, Callable[[], None]], rounds: int, steps: int) -> dict[str, list[float]]:
+def measure(
+    subjects: dict[str, Trainer], steps: dict[str, Callable[[], None]], options: argparse.Namespace
+) -> dict[str, list[float]]:
     """Milliseconds a step of each subject in each round; the order turns from round to round."""
     times: dict[str, list[float]] = {name: [] for name in subjects}
-    for turn in range(rounds):
+    for turn in range(options.rounds):
         names = list(subjects)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            time.sleep(0.05)  # the thread pools of the one before go to sleep
-            subjects[name]()
+            if options.device == "cpu":
+                time.sleep(0.05)  # the thread pools of the one before go to sleep
+            steps[name]()
+            subjects[name].synchronize()
             began = time.perf_counter()
-            for _ in range(steps):
-                subjects[name]()
-            times[name].append((time.perf_counter() - began) * 1e3 / steps)
+            for _ in range(options.steps):
+                steps[name]()
+            subjects[name].synchronize()
+            times[name].append((time.perf_counter() - began) * 1e3 / options.steps)
     return times
 
 
-def report(options: argparse.Namespace, name: str, record: dict[str, Any]) -> None:
-    """Print one subject's line and add it to the JSON file."""
-    sizes = {
-        k: getattr(options, k)
-        for k in ("n_embd", "n_layer", "vocab_size", "batch_size", "block_size", "grad_accum", "dropout")
-    }
-    record = {"mode": name, "device": options.device, "precision": options.precision, **sizes, **record}
-    if not name.startswith("torch"):
-        record["peak_memory_bytes"] = peak_memory_bytes(options.device)
-    ratios = "  ".join(f"{r:.2f}x {peer}" for peer, r in record["ratio"].items())
-    first = record["first_step_s"]["step"]
-    rate = record["tokens_per_s"] / 1e3
-    print(f"{name:>14}  {record['ms']:8.2f} ms  {rate:7.1f}k tokens/s  first {first:.2f} s  {ratios}", flush=True)
-    if options.json:
-        Path(options.json).parent.mkdir(parents=True, exist_ok=True)
-        with open(options.json, "a") as file:
-            file.write(json.dumps(record) + "\n")
+def finish(records: dict[str, dict[str, Any]], tokens: int) -> None:
+    """Rates and ratios, once all times are known."""
+    timed = {name: record["ms"] for name, record in records.items() if "ms" in record}
+    for name, ms in timed.items():
+        records[name]["tokens_per_s"] = tokens / ms * 1e3
+        if name in MODES:
+            records[name]["ratio"] = {other: timed[other] / ms for other in timed if other not in (name, "compiled")}
+
+
+def line(record: dict[str, Any]) -> str:
+    head = f"{record['preset'] or '':>5} {record['precision']} {record['mode']:>30}"
+    if "error" in record:
+        return f"{head}  {record['error'][:120]}"
+    first = f"first {record['first_step_s']['step']:.2f} s"
+    if "ms" not in record:
+        return f"{head}  {first}"
+    host = f"host {record['host_us']['step']:.0f} us, update {record['host_us']['update']:.0f}"
+    ratios = "  ".join(f"{ratio:.2f}x {other}" for other, ratio in record.get("ratio", {}).items())
+    return f"{head}  {record['ms']:8.2f} ms  {record['tokens_per_s'] / 1e3:7.1f}k tokens/s  {first}  {host}  {ratios}"
 
 
 if __name__ == "__main__":
