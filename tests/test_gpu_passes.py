@@ -181,6 +181,9 @@ def test_kernels_of_a_step(step, monkeypatch):
     counts = collections.Counter(kernel.anchor for kernel in kernels(module))
     assert counts["contract"] == 6 * LAYERS + 4 * CHUNKS
     assert counts["scatter"] == 2 and counts["gather"] == 2
+    tables = [k for k in kernels(module) if k.anchor == "scatter"]
+    # Both tables are updated by one kernel, small as they are; the sums of the one are made in it.
+    assert sorted((len(k.results), -1 not in k.aliases) for k in tables) == [(1, False), (6, True)]
     updates = [k for k in kernels(module) if k.anchor == "map" and len(k.results) > 3]
     sizes = collections.Counter(k.results[0].shape for k in updates)
     assert sizes[WIDTH,] == sizes[4 * WIDTH,] == 1, "updates of all vectors of one length are one kernel"

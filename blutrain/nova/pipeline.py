@@ -10,6 +10,7 @@ GRAPH = (
     "decompose_linear_ce",
     "decompose_composites",
     "expand_indices",
+    "expand_products",
     "canonicalize",
     "choose_saved",
     "insert_buckets",
@@ -33,6 +34,7 @@ GPU_KERNELS = (
     "form_kernels",
     "lower_to_linalg",
     "set_precision",
+    "fuse_scatter",
     *KERNELS[2:],
 )
 

@@ -4,24 +4,27 @@ run, without atomics.
 The first phase (scatter_sort.py) sorts the ids by row, keeping their order: `start[row]` is the number of ids below the
 row, `order[start[row]..]` their numbers. In the second phase (scatter_sums.py) a warp takes a row, or a tile of its
 columns, keeps the sums in registers (f32 for 16-bit tables) and writes every element once, so the table needs no
-clearing. A row with more ids than `HOT` is shared by the warps of the block in equal runs of its ids, whose sums are
-added in order. Ids outside the table are dropped.
+clearing; of a table that is added to in place, it takes the rows that have ids. A row with more ids than `HOT` is
+shared by the warps of the block in equal runs of its ids, whose sums are added in order. Ids outside the table are
+dropped. Element-wise operations on the sums (fuse_scatter: the update of the table's parameter) are done where the sums
+are, in registers.
 """
 
 from __future__ import annotations
 
 import math
 
-from blutrain.nova.cpu.scatter import _scatter_of
-from blutrain.nova.gpu.configure_common import LAUNCH_US, power_of_two, time_us
+from blutrain.nova.cpu.emit_domain import Domain, build_domain
+from blutrain.nova.gpu.configure_common import LAUNCH_US, operand_accesses, power_of_two, time_us
 from blutrain.nova.gpu.emit import module_text, phase_text
 from blutrain.nova.gpu.emit_block import WARP
+from blutrain.nova.gpu.emit_region import check_region
 from blutrain.nova.gpu.emit_strip import VECTOR_BYTES
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.scatter_phase import table_of
 from blutrain.nova.gpu.scatter_sort import ScatterSort
 from blutrain.nova.gpu.scatter_sums import ScatterSums
-from blutrain.nova.kernel import ITEM_BYTES, Kernel, Unsupported
+from blutrain.nova.kernel import ITEM_BYTES, Generic, Kernel, Operand, ScatterAdd, Unsupported
 from blutrain.nova.target_gpu import GpuFacts
 
 SORT_THREADS = 1024
@@ -33,18 +36,43 @@ LANE_ELEMENTS = 16  # columns of a lane at most
 def supports(kernel: Kernel) -> str | None:
     """None, or why this generator does not take the kernel."""
     try:
-        _scatter_of(kernel)
+        checked_domain(kernel)
     except Unsupported as reason:
         return str(reason)
     return None
 
 
+def checked_domain(kernel: Kernel) -> tuple[ScatterAdd, Domain]:
+    """The scatter_add, and the nest of the table's rows and columns."""
+    op, *later = kernel.ops or (None,)
+    if not isinstance(op, ScatterAdd) or not all(isinstance(o, Generic) for o in later):
+        raise Unsupported("no scatter_add followed by element-wise operations")
+    if not all(isinstance(s, Operand) for s in (op.ids, op.updates)) or not isinstance(op.init, Operand | None):
+        raise Unsupported("a scatter_add of values that are no operands")
+    if op.types[0].dtype[0] == "i" and op.types[0].dtype != op.updates_type.dtype:
+        raise Unsupported("a scatter_add of integers into another dtype")
+    if op.ids_type.size >= 1 << 31:
+        raise Unsupported("a scatter_add of 2^31 ids or more")
+    domain = build_domain(kernel)
+    table = domain.ops[0].nest_dims
+    if len(domain.extents) > 2 or any(store.dims != table for store in domain.stores):
+        raise Unsupported("results over other loops than the table's")
+    for placed in domain.ops[1:]:
+        assert isinstance(placed.op, Generic)
+        if placed.reduced:
+            raise Unsupported("a reduction behind a scatter_add")
+        check_region(placed.op.block)
+    return op, domain
+
+
 def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, int]:
     """`blocks` of `threads` sort the ids; a lane of a block of `block` sums `vectors` vectors of `width` columns."""
-    op = _scatter_of(kernel)
+    op, domain = checked_domain(kernel)
     rows, columns = table_of(op)
     block = min(SUM_THREADS, facts.max_threads_per_block)
-    most = VECTOR_BYTES // max(ITEM_BYTES[op.types[0].dtype], ITEM_BYTES[op.updates_type.dtype])
+    dtypes = {op.updates_type.dtype, *(a.dtype for a in operand_accesses(domain) if all(a.strides))}
+    dtypes |= {op.types[0].dtype, *(store.access.dtype for store in domain.stores)}
+    most = VECTOR_BYTES // max(ITEM_BYTES[dtype] for dtype in dtypes)
     width = math.gcd(most, columns) if columns else 1
     tiles = max(1, math.ceil(columns / (WARP * LANE_ELEMENTS)))
     vectors = max(1, math.ceil(columns / (WARP * width * tiles)))
@@ -61,16 +89,18 @@ def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, int]:
 
 
 def generate(kernel: Kernel, facts: GpuFacts, config: dict[str, int]) -> GpuKernel:
-    op, threads, block = _scatter_of(kernel), config["threads"], config["block"]
+    (op, domain), threads, block = checked_domain(kernel), config["threads"], config["block"]
     symbols = [f"{kernel.symbol}_{i}" for i in range(2)]
-    sort = ScatterSort(kernel, op, symbols[0], config)
-    sums = ScatterSums(kernel, op, symbols[1], config)
+    sort = ScatterSort(kernel, domain, symbols[0], config)
+    sums = ScatterSums(kernel, domain, symbols[1], config)
     blocks = (sort.emit(), sums.emit())
     texts = [
         phase_text(kernel, symbols[0], sort.out, threads, sort.shared),
         phase_text(kernel, symbols[1], sums.out, block, sums.shared),
     ]
-    num_bytes = op.updates_type.bytes + op.ids_type.bytes + op.types[0].bytes * (2 if op.init else 1)
+    touched = min(1.0, op.ids_type.size / max(1, table_of(op)[0])) if sums.is_in_place else 1.0
+    table = op.types[0].bytes * (2 if op.init else 1)
+    num_bytes = kernel.bytes - int((1 - touched) * table)
     scanned = config["blocks"] * op.ids_type.bytes
     return GpuKernel(
         text=module_text(texts),
@@ -78,8 +108,8 @@ def generate(kernel: Kernel, facts: GpuFacts, config: dict[str, int]) -> GpuKern
         phases=(GpuPhase(symbols[0], (blocks[0], 1, 1), threads), GpuPhase(symbols[1], (blocks[1], 1, 1), block)),
         workspace_bytes=sort.lists.bytes,
         bytes=num_bytes,
-        flops=op.updates_type.size,
-        predicted_us=2 * LAUNCH_US + time_us(num_bytes, op.updates_type.size, facts) + time_us(scanned, 0, facts),
+        flops=op.updates_type.size + kernel.flops,
+        predicted_us=2 * LAUNCH_US + time_us(num_bytes, kernel.flops, facts) + time_us(scanned, 0, facts),
         schedule=f"scatter, {config['blocks']} blocks sort the ids, a warp sums {config['vectors']} x {config['width']} "
         f"x {WARP} columns, {blocks[1]} blocks of {block}",
     )

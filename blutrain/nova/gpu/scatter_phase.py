@@ -41,10 +41,12 @@ class Lists:
 class ScatterPhase:
     """What both phases need: the workspace's arrays, warps and lanes."""
 
-    def __init__(self, kernel: Kernel, op: ScatterAdd, symbol: str, config: dict[str, int]):
-        self.kernel, self.op, self.config, self.out = kernel, op, config, Emitter()
+    def __init__(self, kernel: Kernel, domain: Domain, symbol: str, config: dict[str, int]):
+        op = kernel.ops[0]
+        assert isinstance(op, ScatterAdd)
+        self.kernel, self.domain, self.op, self.config, self.out = kernel, domain, op, config, Emitter()
         self.shared, self.lists = Shared(symbol, self.out), Lists(op)
-        self.evaluator = SimtEvaluator(kernel, Domain((1,), (), ()), self.out)
+        self.evaluator = SimtEvaluator(kernel, domain, self.out)
         self.ints, self.memory = self.evaluator.integers, self.evaluator.memory
         self.ints.is_small = False
         self.rows, self.columns = table_of(op)

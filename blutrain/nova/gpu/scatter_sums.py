@@ -7,12 +7,15 @@ import math
 from collections.abc import Callable, Sequence
 
 from blutrain.nova.clone import NARROW
-from blutrain.nova.cpu.emit import Number, operand_pointer, result_pointer
+from blutrain.nova.cpu.emit import Number, operand_pointer
+from blutrain.nova.cpu.emit_nest import Point
+from blutrain.nova.gpu.configure_common import operand_accesses
 from blutrain.nova.gpu.emit import BLOCK, THREAD, barrier, convert_scalar
 from blutrain.nova.gpu.emit_block import WARP
-from blutrain.nova.gpu.emit_strip import load_vector, store_vector
+from blutrain.nova.gpu.emit_strip import Strip, load_vector
+from blutrain.nova.gpu.map import write_all
 from blutrain.nova.gpu.scatter_phase import ScatterPhase
-from blutrain.nova.kernel import ITEM_BYTES, Operand
+from blutrain.nova.kernel import ITEM_BYTES, Operand, Produced
 
 HOT = 32  # ids of a row that one warp adds alone
 IN_FLIGHT = 48  # elements of updates that a lane has under way
@@ -20,6 +23,12 @@ IN_FLIGHT = 48  # elements of updates that a lane has under way
 
 class ScatterSums(ScatterPhase):
     """The second phase: a unit is a row's tile of columns."""
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether rows without ids are already as they shall be."""
+        init = self.op.init
+        return len(self.kernel.ops) == 1 and isinstance(init, Operand) and self.kernel.aliases == (init.index,)
 
     def emit(self) -> int:
         """Write the phase; returns its number of blocks."""
@@ -33,6 +42,7 @@ class ScatterSums(ScatterPhase):
         if not units:
             return 0
         self.ints.is_small = units + warps < 1 << 31
+        self.top = Point({}, 0)
         self.tiles, self.units = tiles, units
         self.sums_place = self.shared.allocate(self.block * self.width * self.vectors * ITEM_BYTES[self.sum_dtype])
         self.hot_place = self.shared.allocate(4 * warps)
@@ -46,7 +56,7 @@ class ScatterSums(ScatterPhase):
         assert is_hot is not None
         self._flag(is_hot)
         calm = self.out.value(f"arith.xori {hot}, {self.out.constant('true', 'i1')} : i1")
-        condition = ints.both(calm, inside)
+        condition = ints.both(calm, inside, ints.less(start, end) if self.is_in_place else None)
         assert condition is not None
         self.out.when(condition, lambda: self._calm_row(row, first_column, start, end))
         self._hot_rows(warps)
@@ -115,14 +125,32 @@ class ScatterSums(ScatterPhase):
 
     def _calm_row(self, row: Number, first_column: Number, start: str, end: str) -> None:
         columns = self._columns(first_column)
+        strips = [self._strip(row, column) for column, _ in columns]
         sums = self._accumulate(columns, start, end, self._initial(row, columns))
-        for v, (column, inside) in enumerate(columns):
-            self._store(row, column, inside, sums[v * self.width : (v + 1) * self.width])
+        for v, (strip, (_, inside)) in enumerate(zip(strips, columns, strict=True)):
+            self._write(strip, inside, sums[v * self.width : (v + 1) * self.width])
 
-    def _store(self, row: Number, column: Number, inside: str | None, sums: Sequence[str]) -> None:
-        values = [convert_scalar(self.out, s, self.sum_dtype, self.dtype) for s in sums]
-        offset = self.ints.name(self.ints.add(self.ints.mul(row, self.columns), column))
-        write = lambda: store_vector(self.evaluator, values, result_pointer(self.kernel, 0), offset, self.dtype)
+    def _strip(self, row: Number, column: Number) -> Strip:
+        """A vector of the table, what is read beside its sums under way."""
+        (row_dim, column_dim), depth = self.domain.ops[0].dims, self.out.innermost
+        # A table of one element has no loops: its sum must not be taken for a value of the whole function.
+        top = self.top if self.domain.extents else Point({}, depth)
+        outer = top if row_dim is None else Point({row_dim: row}, depth, top)
+        if column_dim is None:
+            strip = Strip.one(self.evaluator, outer)
+        else:
+            strip = Strip.along(self.evaluator, outer, column_dim, column, self.width)
+        for access in operand_accesses(self.domain):
+            for point in strip.points:
+                self.evaluator.read(access, point)
+        return strip
+
+    def _write(self, strip: Strip, inside: str | None, sums: Sequence[str]) -> None:
+        """The results at a vector whose sums are complete."""
+        for point, value in zip(strip.points, sums, strict=True):
+            home = point.home(self.domain.ops[0].result_dims)
+            home.memo[Produced(0, 0)] = convert_scalar(self.out, value, self.sum_dtype, self.dtype)
+        write = lambda: write_all(self.kernel, self.evaluator, [strip], self.domain.stores)
         self.out.when(inside, write) if inside else write()
 
     def _hot_rows(self, warps: int) -> None:
@@ -164,4 +192,4 @@ class ScatterSums(ScatterPhase):
                 index = self.ints.add(self.lane, w * WARP + (v * self.width + i) * self.block)
                 part = self.shared.load(self.sums_place, self.ints.name(index), self.sum_dtype)
                 totals[i] = self._add(totals[i], part)
-        self._store(row, column, inside, totals)
+        self._write(self._strip(row, column), inside, totals)

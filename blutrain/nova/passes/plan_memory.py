@@ -33,7 +33,18 @@ from __future__ import annotations
 from mlir import ir
 
 from ..dialect.definition import TERMINATOR
-from ..kernel import ALIGNMENT_BYTES, Access, Generic, Kernel, Operand, Produced, ScatterAdd, kernel_text, read_kernel
+from ..kernel import (
+    ALIGNMENT_BYTES,
+    Access,
+    Generic,
+    Kernel,
+    Operand,
+    Produced,
+    ScatterAdd,
+    kernel_text,
+    read_kernel,
+    row_major_strides,
+)
 from ..plan import BufferRef
 from .form_kernels_skip import KEEP, SKIP
 from .step_launches import Buffer, Launch, StepLaunches
@@ -286,23 +297,26 @@ def copy_text(type_: str, dtype: str) -> str:
 
 def pointwise_operands(kernel: Kernel) -> list[set[int]]:
     """For every result the operands of its size and dtype that the kernel reads only at the element which that result
-    gets: in a kernel of maps or rows, in the epilogue of a product; the table that a scatter adds to.
+    gets: in a kernel of maps or rows, in the epilogue of a product; the table that a scatter adds to, and what is read
+    beside its sums.
     """
     none: list[set[int]] = [set() for _ in kernel.results]
-    if kernel.anchor == "scatter":
-        (scatter,) = kernel.ops
-        assert isinstance(scatter, ScatterAdd)
-        return [{scatter.init.index} if isinstance(scatter.init, Operand) else set()]
+    scatter = next((op for op in kernel.ops if isinstance(op, ScatterAdd)), None)
     generics = [op for op in kernel.ops if isinstance(op, Generic)]
-    if kernel.anchor not in ("map", "row", "contract") or len(generics) != len(kernel.ops):
+    if kernel.anchor not in ("map", "row", "contract", "scatter"):
+        return none
+    if len(generics) + (scatter is not None) != len(kernel.ops):
         return none
     late = _epilogue(kernel) if kernel.anchor == "contract" else set(range(len(kernel.ops)))
-    between = [access for n in late for access in generics[n].inputs if isinstance(access.source, Produced)]
+    inputs = [a for n, op in enumerate(kernel.ops) if n in late and isinstance(op, Generic) for a in op.inputs]
+    between = [access for access in inputs if isinstance(access.source, Produced)]
     if not all(_keeps_order(access) for access in (*between, *(access for g in generics for access in g.outputs))):
         return none
-    places: dict[int, set[tuple]] = {}
+    places = _places_of_scatter(scatter) if scatter is not None else {}
     readers: dict[int, set[int]] = {}
-    for number, generic in enumerate(generics):
+    for number, generic in enumerate(kernel.ops):
+        if not isinstance(generic, Generic):
+            continue
         for access in generic.inputs:
             if isinstance(access.source, Operand):
                 readers.setdefault(access.source.index, set()).add(number)
@@ -317,6 +331,20 @@ def pointwise_operands(kernel: Kernel) -> list[set[int]]:
     # a row is passed over several times: what reads an operand must be done, or lead to the writer, when that writes
     needed = [_ancestors(generics, source.op) if isinstance(source, Produced) else set() for source in kernel.yields]
     return [{i for i in found if readers[i] <= before} for found, before in zip(fitting, needed, strict=True)]
+
+
+def _places_of_scatter(scatter: ScatterAdd) -> dict[int, set[tuple]]:
+    """Where its operands are read: the table at the element that is written, the others anywhere."""
+    found: dict[int, set[tuple]] = {}
+    for source, place in ((scatter.ids, ()), (scatter.updates, ()), (scatter.init, _place_in_table(scatter))):
+        if isinstance(source, Operand):
+            found.setdefault(source.index, set()).add(place)
+    return found
+
+
+def _place_in_table(scatter: ScatterAdd) -> tuple:
+    shape = scatter.types[0].shape
+    return shape, row_major_strides(shape), 0
 
 
 def _ancestors(generics: list[Generic], number: int) -> set[int]:
@@ -347,11 +375,14 @@ def _epilogue(kernel: Kernel) -> set[int]:
 
 
 def _fitting(kernel: Kernel, late: set[int], places: dict[int, set[tuple]], result: int, source) -> set[int]:
-    writer = kernel.generics[source.op] if isinstance(source, Produced) and source.op in late else None
-    if writer is None or writer.is_reduction:
+    writer = kernel.ops[source.op] if isinstance(source, Produced) and source.op in late else None
+    if isinstance(writer, ScatterAdd):
+        mine = {_place_in_table(writer)}
+    elif isinstance(writer, Generic) and not writer.is_reduction:
+        access = writer.outputs[source.result]
+        mine = {(writer.extents, access.strides, access.offset)}
+    else:
         return set()
-    access = writer.outputs[source.result]
-    mine = {(writer.extents, access.strides, access.offset)}
     type_ = kernel.results[result]
     fits = (i for i, o in enumerate(kernel.operands) if (o.size, o.dtype) == (type_.size, type_.dtype))
     return {i for i in fits if places.get(i) == mine}
