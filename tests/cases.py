@@ -218,6 +218,8 @@ CASES: list[Case] = [
     *scalar("floor_divide", lambda x: x // 0.75, order=0, dtypes=("float32", "float64")),
     *binary("remainder", np.remainder, low=0.6, high=9.0, order=1, dtypes=("float32", "float64"), scale=4),
     *binary("pow", np.power, low=0.5, high=2.5),
+    Case("pow", lambda x, y: x**y, (i(3, 4), i(4, low=0, high=5)), lambda x, y: x**y, 0, label="int"),
+    Case("round", lambda x: x.round(), (i(3, 4),), lambda x: x, 0, label="int"),
     *scalar("pow", lambda x: x**2 + x**3 + x**-1 + x**0.5 + x**0, low=0.5, scale=8),
     Case("pow", lambda x: 2**x, (f(3, 4),), lambda x: 2**x, label="scalar_base"),
     *binary("maximum", np.maximum),
@@ -368,7 +370,7 @@ CASES: list[Case] = [
     *move("matmul", lambda x, y: x @ y, np.matmul, f(4), f(2, 4, 3), label="row", scale=8),
     *move("matmul", lambda x, y: x @ y, np.matmul, f(3, 0), f(0, 2), label="empty"),
     *move("matmul", lambda x, y: x @ y, np.matmul, f(1, 1), f(1, 7), label="ones"),
-    *move("matmul", lambda x, y: x @ y, np.matmul, i(3, 4), i(4, 2), label="int", order=0, compiled=False),
+    *move("matmul", lambda x, y: x @ y, np.matmul, i(3, 4), i(4, 2), label="int", order=0),
     *move("take", lambda x, k: x[k], lambda x, k: x[k], f(5, 3), INDEX),
     *move(
         "take",

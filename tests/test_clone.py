@@ -125,6 +125,14 @@ def test_integer_division_with_masked_lanes(op, function):
     np.testing.assert_array_equal(elementwise(f"arith.{op}", "i64", a, b), function(a, b))
 
 
+@pytest.mark.parametrize("dtype", ["i64", "i8"])
+def test_integer_powers_wrap_as_products_do(dtype):
+    a = np.arange(-20, 17).astype(NUMPY[dtype])
+    b = (np.arange(37) % 9).astype(NUMPY[dtype])
+    b[:2] = [100, 127]
+    np.testing.assert_array_equal(elementwise("math.ipowi", dtype, a, b), np.power(a, b))
+
+
 def philox(seed: int, draw: int, index: np.ndarray) -> np.ndarray:
     """Philox4x32-10 in plain Python integers."""
     words = []

@@ -301,11 +301,16 @@ def test_error_names_operation_line_and_reason():
         run_step(step)
 
 
-def test_unsigned_integers_are_refused():
+@pytest.mark.parametrize("dtype", ["u8", "u16"])
+def test_unsigned_integers_wrap_after_every_operation(dtype):
     step = Step()
-    step.output(step.op("neg", step.op("cast", step.input((3,), "u8"), dtype=float32)))
-    with pytest.raises(NovaError, match="kernels have no uint8"):
-        run_step(step)
+    top = 255 if dtype == "u8" else 65535
+    x, y = (step.input((3,), dtype, value=v) for v in ([top, top - 1, 3], [top, 2, 5]))
+    total = step.op("add", x, y)
+    step.output(total, step.op("floor_divide", total, 2), step.op("amax", total, dims=(0,), keepdim=False))
+    step.output(step.op("sum", step.op("mul", x, y), dims=(0,), keepdim=False), step.op("lt", step.op("sub", y, x), x))
+    step.output(step.op("cast", step.op("neg", x), dtype=float32), step.op("argmin", total, dim=0, keepdim=False))
+    run_step(step)
 
 
 def test_clipping_by_the_global_norm():

@@ -5,10 +5,14 @@ rules.
 from __future__ import annotations
 
 import kernels_support
+import numpy as np
 import pytest
-from cases import CASES
+from cases import CASES, Case
+
+import blutrain as bt
 
 COMPILED = [case for case in CASES if case.compiled]
+INTEGERS = ("uint8", "int8", "uint16", "int16", "int32", "int64", "bool")
 
 
 @pytest.mark.parametrize("case", COMPILED, ids=lambda case: case.name)
@@ -26,3 +30,31 @@ def test_case_in_other_dtypes(case, dtype):
 def _compare(case, dtype: str) -> None:
     arrays = [tensor._buffer() for tensor in case.tensors(dtype)]
     kernels_support.run_step(kernels_support.record(case.call, arrays))
+
+
+@pytest.mark.parametrize("number", range(len(COMPILED)), ids=lambda number: COMPILED[number].name)
+def test_case_in_integers(number):
+    """All numbers in one integer dtype after the other; not where the eager rules refuse it."""
+    case, dtype = COMPILED[number], INTEGERS[number % len(INTEGERS)]
+    tensors = _integers(case, dtype)
+    try:
+        with bt.no_grad(), np.errstate(all="ignore"):
+            case.call(*tensors)
+    except (TypeError, ValueError):
+        return
+    with np.errstate(all="ignore"):
+        kernels_support.run_step(kernels_support.record(case.call, [t._buffer() for t in tensors]))
+
+
+def _integers(case: Case, dtype: str) -> list[bt.Tensor]:
+    """The inputs of a case, all but bools and indices in `dtype`."""
+    found = []
+    for x, array in zip(case.inputs, case.arrays()):
+        if x.kind == "float":
+            array = np.abs(array) if dtype.startswith("u") else array
+            found.append(bt.tensor(np.nan_to_num(array, posinf=9, neginf=0)).to(getattr(bt, dtype)))
+        elif x.kind == "int" and all(x.kind == "int" for x in case.inputs) and dtype != "bool":
+            found.append(bt.tensor(np.abs(array)).to(getattr(bt, dtype)))
+        else:
+            found.append(bt.tensor(array))
+    return found

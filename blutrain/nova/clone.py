@@ -266,6 +266,35 @@ class _Cloner:
     def ceildivsi(self, op: ir.Operation, operands: list[str]) -> str:
         return self._rounded_division(op, operands, step=1)
 
+    def ipowi(self, op: ir.Operation, operands: list[str]) -> str:
+        """Squares and products by the bits of the exponents, as long as any lane has bits left."""
+        out, dtype = self.out, str(op.results[0].type)
+        type_, bits = self.type(dtype), int(dtype[1:])
+
+        def binary(name: str, x: str, y: str, suffix: str = type_) -> str:
+            return out.value(f"arith.{name} {x}, {y} : {suffix}")
+
+        exponent, one, zero = operands[1], out.constant("1", type_), out.constant("0", type_)
+        largest = exponent
+        if self.lanes:
+            if self.mask:
+                chosen = f"{self.type('i1')}, {type_}"
+                exponent = out.value(f"arith.select {self.mask}, {exponent}, {zero} : {chosen}")
+            largest = out.value(f"vector.reduction <maxui>, {exponent} : {type_} into {dtype}")
+        unused = out.value(f"math.ctlz {largest} : {dtype}")
+        count = binary("subi", out.constant(str(bits), dtype), unused, dtype)
+        count = count if bits == 64 else out.value(f"arith.extui {count} : {dtype} to i64")
+
+        def square(_: str, carried: list[str]) -> list[str]:
+            power, base, rest = carried
+            is_odd = binary("cmpi eq,", binary("andi", rest, one), one)
+            suffix = f"{self.type('i1')}, {type_}" if self.lanes else type_
+            power = out.value(f"arith.select {is_odd}, {binary('muli', power, base)}, {power} : {suffix}")
+            return [power, binary("muli", base, base), binary("shrui", rest, one)]
+
+        initial = [(one, type_), (operands[0], type_), (exponent, type_)]
+        return out.loop(out.integer(0), count, out.integer(1), square, initial)[0]
+
     def _rounded_division(self, op: ir.Operation, operands: list[str], step: int) -> str:
         """The truncated quotient, one step further where there is a remainder and the signs call for it."""
         a, b = operands
@@ -293,7 +322,11 @@ _SPECIAL = {
     "arith.extf": _Cloner.convert,
     "arith.truncf": _Cloner.convert,
 }
-_EXPANDED = {"arith.floordivsi": _Cloner.floordivsi, "arith.ceildivsi": _Cloner.ceildivsi}
+_EXPANDED = {
+    "arith.floordivsi": _Cloner.floordivsi,
+    "arith.ceildivsi": _Cloner.ceildivsi,
+    "math.ipowi": _Cloner.ipowi,
+}
 
 
 def _is_narrow(op: ir.Operation) -> bool:

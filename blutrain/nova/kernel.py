@@ -18,7 +18,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mlir import ir
 
-ITEM_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "i1": 1}
+# Unsigned integers are arguments and results of a step; kernels see them as signless ones of the same width.
+ITEM_BYTES = {
+    "f64": 8,
+    "f32": 4,
+    "f16": 2,
+    "bf16": 2,
+    "i64": 8,
+    "i32": 4,
+    "i16": 2,
+    "i8": 1,
+    "i1": 1,
+    "ui8": 1,
+    "ui16": 2,
+}
 ALIGNMENT_BYTES = 64
 
 

@@ -24,6 +24,7 @@ DTYPES = {
     "i1": np.bool_,
     "index": np.int64,
     "ui8": np.uint8,
+    "ui16": np.uint16,
 }
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 _BINARY = {
@@ -218,7 +219,9 @@ def _scalar(op: ir.Operation, operands: list, loops):
         return operands[0][tuple(operands[1:])]
     if op.name == "nova.random_bits":
         return _random_bits(*operands)
-    if name in ("extf", "truncf", "extsi", "extui", "trunci", "sitofp", "uitofp", "fptosi", "index_cast"):
+    if name in ("extui", "uitofp"):
+        return _unsigned(operands[0]).astype(result)
+    if name in ("extf", "truncf", "extsi", "trunci", "sitofp", "fptosi", "index_cast"):
         return np.asarray(operands[0]).astype(result)
     assert dialect in ("arith", "math"), op.name
     return np.asarray((_BINARY.get(name) or _UNARY[name])(*operands)).astype(result)

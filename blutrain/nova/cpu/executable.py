@@ -283,6 +283,7 @@ def numpy_dtype(name: str) -> np.dtype:
 
         return np.dtype(ml_dtypes.bfloat16)
     codes = {"f64": "f8", "f32": "f4", "f16": "f2", "i64": "i8", "i32": "i4", "i16": "i2", "i8": "i1", "i1": "?"}
+    codes |= {"ui8": "u1", "ui16": "u2"}
     return np.dtype(codes[name])
 
 

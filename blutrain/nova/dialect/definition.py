@@ -57,6 +57,7 @@ STRUCTURAL = {
         (1, 2, 3, 4),
         _LOSS,
     ),
+    "bits": Structural("(tensor): the same memory in another shape, its integers without or with a sign.", (1,), (1,)),
     "bucket_ready": Structural(
         "(tensors...): they are parts of the result, a vector that the host program starts to reduce (by the "
         "collective `primitive` with the other attributes) once they are there; part i begins at `offsets[i]`.",

@@ -24,7 +24,7 @@ import dataclasses
 from mlir import ir
 
 from ...tensor.dispatch import apply
-from ...tensor.dtype import int64
+from ...tensor.dtype import bool_, int64
 from ...tensor.ops.arithmetic import where
 from ...tensor.ops.compare import eq, ge, logical_or, lt
 from ...tensor.ops.composite.check import check_none
@@ -141,6 +141,8 @@ def _source_rows(src, index, dim: int):
 
 
 def _index_add(x, index, src, *, dim):
+    if x.dtype is bool_:
+        return _index_add(x.to(int64), index, src.to(int64), dim=dim).to(bool_)
     ids = index.reshape(index.numel())
     rows = apply(TABLE["index_add"], _rows_first(x, dim), ids, _source_rows(src, index, dim), dim=0)
     return _rows_back(rows, x.shape, dim)
@@ -159,6 +161,8 @@ def _index_copy(x, index, src, *, dim):
 
 
 def _scatter_add(x, index, src, *, dim):
+    if x.dtype is bool_:
+        return _scatter_add(x.to(int64), index, src.to(int64), dim=dim).to(bool_)
     total, stride = index * 0, 1
     for d in reversed(range(x.ndim)):
         shape = [1] * x.ndim

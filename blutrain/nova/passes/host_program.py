@@ -76,9 +76,8 @@ def _buckets(step: StepLaunches, held) -> list[Bucket]:
 
 
 def _outputs(step: StepLaunches) -> list[OutputSpec]:
-    by_position = {position: b for b in step.buffers for position in b.outputs}
     types = ir.FunctionType(ir.TypeAttr(step.graph.func.attributes["function_type"]).value).results
-    return [OutputSpec(tuple(types[i].shape), by_position[i].dtype) for i in range(len(by_position))]
+    return [OutputSpec(tuple(type_.shape), str(type_.element_type)) for type_ in types]
 
 
 def _checks(step: StepLaunches, held) -> list[Check]:

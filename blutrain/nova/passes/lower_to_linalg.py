@@ -35,9 +35,10 @@ from ..dialect.graph import Graph
 from ..kernel import kernel_text
 from .form_kernels import replace_step
 from .form_kernels_emit import UNKNOWN
-from .form_kernels_graph import StepGraph, tensor_text
+from .form_kernels_graph import StepGraph
 from .form_kernels_skip import KEEP, SKIP
 from .lower_to_linalg_body import BodyWriter
+from .lower_to_linalg_scalar import memory_text
 
 NAME = "lower_to_linalg"
 
@@ -76,9 +77,9 @@ class _StepRewriter:
             lowered = self.lowered[text] = BodyWriter(StepGraph(op.regions[0].blocks[0]))
         graph = lowered.graph
         argument_types = [
-            tensor_text(s, a.dtype) for s, a in zip(lowered.argument_shapes, graph.arguments, strict=True)
+            memory_text(s, a.dtype) for s, a in zip(lowered.argument_shapes, graph.arguments, strict=True)
         ]
-        result_types = [tensor_text(s, v.dtype) for s, v in zip(lowered.result_shapes, graph.outputs, strict=True)]
+        result_types = [memory_text(s, v.dtype) for s, v in zip(lowered.result_shapes, graph.outputs, strict=True)]
         operands = [self._as(self.names[v], t) for v, t in zip(op.operands, argument_types, strict=True)]
         number = len(self.lines)
         names = [f"%k{number}_{i}" for i in range(len(result_types))]
@@ -99,7 +100,7 @@ class _StepRewriter:
             self.names[result] = self._as(name, str(result.type))
 
     def _as(self, name: str, type_: str) -> str:
-        """`name` under another shape of the same memory."""
+        """`name` under another shape or type of the same memory."""
         if self.types[name] == type_:
             return name
         base = self.bases.get(name, name)
@@ -108,10 +109,13 @@ class _StepRewriter:
         view = self.views.get((base, type_))
         if view is None:
             view = self.views[base, type_] = f"%r{len(self.lines)}"
-            extents = ", ".join(type_.removeprefix("tensor<").split("x")[:-1])
-            shape = f"array<i64: {extents}>" if extents else "array<i64>"
             types = f"({self.types[base]}) -> {type_}"
-            self.lines.append(f'  {view} = "nova.reshape"({base}) {{shape = {shape}}} : {types} {UNKNOWN}')
+            if _element(type_) != _element(self.types[base]):
+                self.lines.append(f'  {view} = "nova.bits"({base}) : {types} {UNKNOWN}')
+            else:
+                extents = ", ".join(type_.removeprefix("tensor<").split("x")[:-1])
+                shape = f"array<i64: {extents}>" if extents else "array<i64>"
+                self.lines.append(f'  {view} = "nova.reshape"({base}) {{shape = {shape}}} : {types} {UNKNOWN}')
             self.types[view] = type_
             self.bases[view] = base
         return view
@@ -134,3 +138,8 @@ class _StepRewriter:
         results = ", ".join(str(result.type) for result in op.results)
         typed = f"{{{attributes}}} : ({types}) -> ({results}) {op.location}"
         self.lines.append(f'  {left}"{op.name}"({", ".join(operands)}) {typed}')
+
+
+def _element(type_: str) -> str:
+    """The element type of MLIR's text of a tensor type."""
+    return type_.removeprefix("tensor<").removesuffix(">").split("x")[-1]

@@ -23,13 +23,12 @@ from .form_kernels_graph import (
     Node,
     StepGraph,
     Value,
-    tensor_text,
     widened_factors,
 )
 from .form_kernels_memory import memory_of
 from .lower_to_linalg_generic import GenericWriter, identity
 from .lower_to_linalg_reduce import emit_argument, emit_total
-from .lower_to_linalg_scalar import Scalar, computing, element_text, literal
+from .lower_to_linalg_scalar import Scalar, computing, element_text, literal, memory_text
 
 
 class BodyWriter:
@@ -107,7 +106,7 @@ class BodyWriter:
             self.shapes[argument.number] = fixed.get(argument.number, self.axes.atoms(argument))
 
     def type_of(self, value: Value) -> str:
-        return tensor_text(self.shapes[value.number], self.dtypes[value.number])
+        return memory_text(self.shapes[value.number], self.dtypes[value.number])
 
     def fresh(self) -> str:
         self._count += 1
@@ -122,12 +121,12 @@ class BodyWriter:
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> str:
         name = self.fresh()
-        self.line(f"{name} = tensor.empty() : {tensor_text(shape, dtype)}")
+        self.line(f"{name} = tensor.empty() : {memory_text(shape, dtype)}")
         return name
 
     def filled(self, value, shape: tuple[int, ...], dtype: DType) -> str:
         constant, empty, name = self.fresh(), self.empty(shape, dtype), self.fresh()
-        element, type_ = element_text(dtype), tensor_text(shape, dtype)
+        element, type_ = element_text(dtype), memory_text(shape, dtype)
         self.line(f"{constant} = arith.constant {literal(value, dtype)}{'' if dtype is bool_ else f' : {element}'}")
         self.line(f"{name} = linalg.fill ins({constant} : {element}) outs({empty} : {type_}) -> {type_}")
         return name
@@ -251,7 +250,7 @@ class BodyWriter:
         types = ", ".join(self.type_of(v) for v in operands)
         held = ", ".join(self.names[v.number] for v in operands)
         op = "nova.gather" if node.kind == GATHER else "nova.scatter_add"
-        self.line(f'{name} = "{op}"({held}) : ({types}) -> {tensor_text(shape, dtype)}')
+        self.line(f'{name} = "{op}"({held}) : ({types}) -> {memory_text(shape, dtype)}')
         self.define(node.result, name, shape, dtype)
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from ...tensor.dtype import float64, int64
 from .driver import PassFault
 from .form_kernels_axes import Index, compose
-from .form_kernels_graph import LOOKUP, MAP, REDUCE, RESHAPE, VIEW, Node, Value, tensor_text
+from .form_kernels_graph import LOOKUP, MAP, REDUCE, RESHAPE, VIEW, Node, Value
 from .lower_to_linalg_lookup import emit_lookup
-from .lower_to_linalg_scalar import Region, Scalar, element_text, scalar_of
+from .lower_to_linalg_scalar import Region, Scalar, element_text, memory_text, scalar_of
 
 if TYPE_CHECKING:
     from .lower_to_linalg_body import BodyWriter
@@ -77,7 +77,7 @@ class GenericWriter:
         shape = self.body.shapes[value.number]
         plain = [i.dim >= 0 and i.coefficient == 1 and not i.offset for i in indices]
         sizes = [self.extents[i.dim] if p else n for i, p, n in zip(indices, plain, shape, strict=True)]
-        name, type_ = self.body.fresh(), tensor_text(sizes, self.body.dtypes[value.number])
+        name, type_ = self.body.fresh(), memory_text(sizes, self.body.dtypes[value.number])
         zeros, ones = ", ".join("0" for _ in sizes), ", ".join("1" for _ in sizes)
         taken = f"[{zeros}] [{', '.join(map(str, sizes))}] [{ones}]"
         source = f"{self.body.names[value.number]}{taken} : {self.body.type_of(value)}"
@@ -164,7 +164,7 @@ class GenericWriter:
         results' names.
         """
         shapes = [tuple(self.extents[d] for d in dims) for _, _, dims in results]
-        types = [tensor_text(shape, dtype) for shape, (_, dtype, _) in zip(shapes, results, strict=True)]
+        types = [memory_text(shape, dtype) for shape, (_, dtype, _) in zip(shapes, results, strict=True)]
         inits = inits or [self.body.empty(shape, dtype) for shape, (_, dtype, _) in zip(shapes, results, strict=True)]
         stored = yields or [self.region.narrow(scalar, dtype) for scalar, dtype, _ in results]
         reads = list(self.inputs.values())

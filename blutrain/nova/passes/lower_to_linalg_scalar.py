@@ -1,9 +1,9 @@
 """Scalar code of a region: the expressions of the primitive table, casts, constants and indices as arith and math
 operations.
 
-A scalar is a `Scalar(name, dtype)`; f16 and bf16 never appear inside a region except where a block argument is
-widened and a result narrowed. Which scalars stand for which dtype: `computing(dtype)`, f32 for the narrow floats, the
-dtype itself otherwise.
+A scalar is a `Scalar(name, dtype)`; f16, bf16 and the unsigned integers never appear inside a region except where a
+block argument is widened and a result narrowed. Which scalars stand for which dtype: `computing(dtype)`, f32 for the
+narrow floats, i32 within their range for the unsigned integers, the dtype itself otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ...tensor.aval import Aval
-from ...tensor.dtype import BOOL, DType, bool_, compute_dtype, float32, float64, int64, promote
+from ...tensor.dtype import BOOL, INTEGER, DType, bool_, compute_dtype, float32, float64, int32, int64, promote
 
 
 class Scalar(NamedTuple):
@@ -27,12 +27,23 @@ class Scalar(NamedTuple):
 
 def computing(dtype: DType) -> DType:
     """The dtype that values of `dtype` are computed in."""
-    return compute_dtype(dtype) if dtype.is_floating else dtype
+    if dtype.is_floating:
+        return compute_dtype(dtype)
+    return int32 if is_unsigned(dtype) else dtype
+
+
+def is_unsigned(dtype: DType) -> bool:
+    return dtype.category == INTEGER and not dtype.is_signed
 
 
 def element_text(dtype: DType) -> str:
-    """MLIR's spelling of an element type."""
-    return f"ui{dtype.short[1:]}" if dtype.short.startswith("u") else dtype.short
+    """MLIR's spelling of an element in a kernel: unsigned integers are signless there."""
+    return f"i{dtype.short[1:]}" if is_unsigned(dtype) else dtype.short
+
+
+def memory_text(shape, dtype: DType) -> str:
+    """MLIR's spelling of a tensor in a kernel."""
+    return f"tensor<{''.join(f'{extent}x' for extent in shape)}{element_text(dtype)}>"
 
 
 class Region:
@@ -41,6 +52,7 @@ class Region:
     def __init__(self):
         self.lines: list[str] = []
         self._made: dict[str, str] = {}
+        self._ranges: dict[str, int] = {}  # scalars that are known to be unsigned numbers of so many bytes
 
     def value(self, text: str) -> str:
         """The name of `text`, emitted once."""
@@ -84,17 +96,24 @@ class Region:
         x = self.cast(x, dtype)
         if x.dtype is dtype:
             return x.name
-        return self.value(f"arith.truncf {x.name} : {element_text(x.dtype)} to {element_text(dtype)}")
+        op = "arith.truncf" if dtype.is_floating else "arith.trunci"
+        return self.value(f"{op} {x.name} : {element_text(x.dtype)} to {element_text(dtype)}")
 
     def widen(self, name: str, dtype: DType) -> Scalar:
         """A stored element of `dtype` as a scalar."""
         wide = computing(dtype)
         if wide is dtype:
             return Scalar(name, dtype)
-        return Scalar(self.value(f"arith.extf {name} : {element_text(dtype)} to {element_text(wide)}"), wide)
+        op = "arith.extf" if dtype.is_floating else "arith.extui"
+        found = Scalar(self.value(f"{op} {name} : {element_text(dtype)} to {element_text(wide)}"), wide)
+        if not dtype.is_floating:
+            self._ranges[found.name] = dtype.itemsize
+        return found
 
     def cast(self, x: Scalar, dtype: DType) -> Scalar:
-        """`x` in the computing dtype of `dtype`: floats to integers truncate, to bool is `!= 0`."""
+        """`x` in the computing dtype of `dtype`: floats to integers truncate, to bool is `!= 0`; integers wrap."""
+        if is_unsigned(dtype):
+            return self._wrapped(self.cast(x, int32), dtype)
         source, target = x.dtype, computing(dtype)
         if source is target:
             return x
@@ -111,6 +130,14 @@ class Region:
         else:
             op = "arith.trunci"
         return Scalar(self.value(f"{op} {x.name} : {element_text(source)} to {element_text(target)}"), target)
+
+    def _wrapped(self, x: Scalar, dtype: DType) -> Scalar:
+        """An i32 within the range of an unsigned dtype."""
+        if self._ranges.get(x.name, 4) <= dtype.itemsize:
+            return x
+        found = self.apply("arith.andi", x, self.constant(2 ** (8 * dtype.itemsize) - 1, int32))
+        self._ranges[found.name] = dtype.itemsize
+        return found
 
     def _to_integer(self, x: Scalar, target: DType) -> Scalar:
         """Through i64 for narrow integers: values that do not fit wrap, as they do eagerly."""
@@ -220,4 +247,15 @@ def extreme(dtype: DType, sign: int) -> int | float | bool:
     return 2 ** (bits - 1) - 1 if sign > 0 else -(2 ** (bits - 1))
 
 
-__all__ = ["Region", "Scalar", "computing", "element_text", "extreme", "float32", "literal", "scalar_of"]
+__all__ = [
+    "Region",
+    "Scalar",
+    "computing",
+    "element_text",
+    "extreme",
+    "float32",
+    "is_unsigned",
+    "literal",
+    "memory_text",
+    "scalar_of",
+]

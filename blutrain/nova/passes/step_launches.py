@@ -1,8 +1,9 @@
 """What the passes after lower_to_linalg share: the step as a list of launches over buffers.
 
-A *buffer* is an argument, or a result of a kernel; `nova.reshape` is the same buffer under another shape, `nova.slice`
-a part of one (form_kernels_memory), `nova.concat` one that holds its operands. Buffers are numbered: arguments first,
-then the others in the order of the operations. `nova.bucket_ready` and `nova.bucket_wait` are launches without a kernel.
+A *buffer* is an argument, or a result of a kernel; `nova.reshape` and `nova.bits` are the same buffer under another shape
+or type, `nova.slice` a part of one (form_kernels_memory), `nova.concat` one that holds its operands. Buffers are numbered:
+arguments first, then the others in the order of the operations. `nova.bucket_ready` and `nova.bucket_wait` are launches
+without a kernel.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ from ..kernel import ITEM_BYTES
 from .form_kernels_emit import GUARD
 from .form_kernels_memory import window_offset
 
-VIEWS = ("nova.reshape", "nova.slice", "nova.concat")  # operations between kernels that are memory, not computation
+VIEWS = (
+    "nova.reshape",
+    "nova.bits",
+    "nova.slice",
+    "nova.concat",
+)  # operations between kernels that are memory, not computation
 
 
 @dataclass
@@ -111,7 +117,7 @@ class StepLaunches:
                 for buffer in dict.fromkeys(itertools.chain(*map(self.holders, operands))):
                     self.buffers[buffer].readers.append(number)
                 self.launches.append(Launch(op, operands, [self._add(r, number) for r in op.results]))
-            case "nova.reshape":
+            case "nova.reshape" | "nova.bits":
                 self._of[op.results[0]] = operands[0]
             case "nova.slice":
                 start = window_offset(attributes(op), tuple(op.operands[0].type.shape), self.buffers[operands[0]].item)

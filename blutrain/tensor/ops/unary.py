@@ -116,7 +116,7 @@ def _step(name: str, function: str, nova: Scalar, doc: str):
 
 FLOOR = _step("floor", "floor", Scalar("math.floor", "a"), "The largest integer not above x; gradient 0.")
 CEIL = _step("ceil", "ceil", Scalar("math.ceil", "a"), "The smallest integer not below x; gradient 0.")
-ROUND = _step("round", "rint", Scalar("math.roundeven", "a"), "The nearest integer, halves to even; gradient 0.")
+ROUND = _step("round", "round", Scalar("math.roundeven", "a"), "The nearest integer, halves to even; gradient 0.")
 TRUNC = _step("trunc", "trunc", Scalar("math.trunc", "a"), "x without its fraction; gradient 0.")
 SIGN = _step(
     "sign",
