@@ -61,7 +61,7 @@ class Trainer(Protocol):
 
 def make(name: str, options: argparse.Namespace, weights: dict[str, np.ndarray] | None = None) -> Trainer:
     """The subject of that name. Errors: ModuleNotFoundError where its framework is missing."""
-    if name in MODES:
+    if name in (*MODES, "default"):
         return BlutrainTrainer(name, options, weights)
     if name == "jax":
         from jax_peer import JaxTrainer
@@ -123,7 +123,7 @@ def initial_weights(options: argparse.Namespace) -> dict[str, np.ndarray]:
 
 
 class BlutrainTrainer:
-    """The example's model, "eager" or "compiled" (from the first step on)."""
+    """The example's model, "eager", "compiled" (from the first step on), or "default" (from the second, if eager fits)."""
 
     def __init__(self, mode: str, options: argparse.Namespace, weights: dict[str, np.ndarray] | None = None):
         bt.manual_seed(options.seed)
@@ -132,10 +132,10 @@ class BlutrainTrainer:
         if weights is not None:
             self.model.load_state_dict({name: bt.from_numpy(w) for name, w in weights.items()})
         self.model.to(options.device)
-        precision = set_precision(self.model, options.precision, options.device, mode == "compiled")
+        precision = set_precision(self.model, options.precision, options.device, mode != "eager")
         self.optimizer = AdamW(self.model.parameters(), lr=LEARNING_RATE)
-        if mode == "compiled":
-            self.model.compile(precision=precision, first_step="compiled")
+        if mode != "eager":
+            self.model.compile(precision=precision, first_step="compiled" if mode == "compiled" else "eager")
 
     def put(self, array: np.ndarray) -> bt.Tensor:
         return bt.from_numpy(array).to(self.device)
