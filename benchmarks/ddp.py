@@ -62,7 +62,7 @@ def main(argv: list[str] | None = None) -> int:
         "peak_memory_bytes": peak_memory_bytes(options.device),
         "buckets": len(ddp._reducer.buckets),
     }
-    if options.compile and group.size > 1:
+    if options.compile:
         spans = record_step(ddp.module, options.device)
         record.update(shares(spans))
         everyone = group.exchange("trace", spans)
@@ -211,7 +211,7 @@ class GpuClock:
         entry, _ = start()
         self.driver.record_in_graph(after, self.stream)
         self.seen.append((name, before, after))
-        return entry, Request(self.backend, None)  # whoever waits for it waits for the event, too
+        return entry, Request(self.backend, self.backend.stream, None)  # whoever waits for it waits for `after`, too
 
     def spans(self) -> list[tuple[str, float, float]]:
         first = self.seen[0][1]

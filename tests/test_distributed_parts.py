@@ -27,19 +27,19 @@ ADDRESS = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
         ({}, World()),
         (
             {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", **ADDRESS},
-            World(3, 8, 1, 2, "10.0.0.1", 29500, job="/0"),
+            World(3, 8, 1, 2, "10.0.0.1", 29500, job="/0", is_launched=True),
         ),
         (
             {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "a", "TORCHELASTIC_RESTART_COUNT": "2", **ADDRESS},
-            World(1, 2, 1, 2, "10.0.0.1", 29501, job="a/2", restart=2),
+            World(1, 2, 1, 2, "10.0.0.1", 29501, job="a/2", restart=2, is_launched=True),
         ),
         (
             {"PMI_RANK": "1", "PMI_SIZE": "4", "PMI_FD": "5", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"},
-            World(1, 4, 0, 2, speaks_pmi=True, job="/0"),
+            World(1, 4, 0, 2, speaks_pmi=True, job="/0", is_launched=True),
         ),
         (
             {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "1", **ADDRESS},
-            World(1, 2, 1, 1, "10.0.0.1", 29500, job="/0"),
+            World(1, 2, 1, 1, "10.0.0.1", 29500, job="/0", is_launched=True),
         ),
     ],
 )

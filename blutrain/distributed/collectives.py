@@ -19,15 +19,15 @@ from ..tensor.aval import Aval
 from ..tensor.device import Device, cpu
 from ..tensor.primitive import Collective, Unsupported, define
 from ..tensor.tensor import Tensor
-from .group import Work, flush_pending, get_group
+from .group import Work, flush_pending, follow_replay, get_group
 
 OPS = ("sum", "mean", "max")
 NOT_COMPILED = Unsupported("a collective inside a compiled call runs by the eager rules")
 COLLECTIVE = frozenset(("collective",))
 
 
-def device_of(xp, array) -> Device:
-    return cpu if xp is numpy else Device("cuda", array.device.id)
+def device_of(array) -> Device:
+    return cpu if isinstance(array, numpy.ndarray) else Device("cuda", array.device.id)
 
 
 def contiguous(xp, array):
@@ -53,7 +53,7 @@ def _infer_all_reduce(x: Aval, *, op: str) -> Aval:
 def _start_all_reduce(xp, x, op: str):
     target = xp.empty(x.shape, x.dtype)
     name = name_of("all_reduce", described(x), op)
-    return target, get_group().start(device_of(xp, x), name, "all_reduce", contiguous(xp, x), target, op)
+    return target, get_group().start(device_of(x), name, "all_reduce", contiguous(xp, x), target, op)
 
 
 def _eager_all_reduce(xp, x, *, op):
@@ -64,10 +64,8 @@ def _eager_all_reduce(xp, x, *, op):
 
 def _start_in_place(flat, op: str):
     """What a compiled program does."""
-    xp = numpy if isinstance(flat, numpy.ndarray) else None
-    return get_group().start(
-        device_of(xp, flat), name_of("all_reduce", described(flat), op), "all_reduce", flat, flat, op
-    )
+    name = name_of("all_reduce", described(flat), op)
+    return get_group().start(device_of(flat), name, "all_reduce", flat, flat, op)
 
 
 def _vjp_all_reduce(ctx, grad):
@@ -82,7 +80,7 @@ ALL_REDUCE = define(
     infer=_infer_all_reduce,
     eager=_eager_all_reduce,
     vjp=_vjp_all_reduce,
-    nova=Collective("whole", _start_in_place, lambda started: get_group().join(*started)),
+    nova=Collective("whole", _start_in_place, lambda started: get_group().join(*started), follow_replay),
     tags=COLLECTIVE,
     doc='all_reduce(x, *, op): the "sum", "mean" or "max" over all ranks, element by element; the same on each.',
 )
@@ -103,7 +101,7 @@ def all_reduce(x: Tensor, op: str = "sum", async_op: bool = False) -> Any:
 def _start_broadcast(xp, x, src: int):
     target = x.copy(order="C")
     name = name_of("broadcast", described(x), f"from {src}")
-    return target, get_group().start(device_of(xp, x), name, "broadcast", target, src)
+    return target, get_group().start(device_of(x), name, "broadcast", target, src)
 
 
 def _eager_broadcast(xp, x, *, src):
@@ -149,7 +147,7 @@ def _infer_all_gather(x: Aval, *, size: int) -> Aval:
 def _start_all_gather(xp, x, size: int):
     target = xp.empty(_infer_all_gather(Aval(x.shape, x.dtype), size=size).shape, x.dtype)
     return target, get_group().start(
-        device_of(xp, x), name_of("all_gather", described(x)), "all_gather", contiguous(xp, x), target
+        device_of(x), name_of("all_gather", described(x)), "all_gather", contiguous(xp, x), target
     )
 
 
@@ -193,7 +191,7 @@ def _infer_reduce_scatter(x: Aval, *, op: str, size: int) -> Aval:
 def _start_reduce_scatter(xp, x, op: str, size: int):
     target = xp.empty((x.shape[0] // size, *x.shape[1:]), x.dtype)
     name = name_of("reduce_scatter", described(x), op)
-    return target, get_group().start(device_of(xp, x), name, "reduce_scatter", contiguous(xp, x), target, op)
+    return target, get_group().start(device_of(x), name, "reduce_scatter", contiguous(xp, x), target, op)
 
 
 def _eager_reduce_scatter(xp, x, *, op, size):

@@ -138,8 +138,6 @@ class DataParallel(Module):
 
     def _take_over(self, group) -> None:
         """Rank 0's values everywhere. Errors: RuntimeError where they did not arrive whole."""
-        if group.size == 1:
-            return
         named = [*self.module.named_parameters(), *self.module.named_buffers()]
         with no_grad():
             for _, t in named:

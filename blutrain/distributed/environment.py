@@ -19,7 +19,8 @@ from ..errors import message
 class World:
     """rank 0 <= rank < size; local_rank counts the ranks of one host; address, port: where rank 0 listens ("" and 0:
     MPI itself has to tell); speaks_pmi: MPI's own process manager started this process; job: equal on all ranks of one
-    start; restart: how often the launcher has started the job again.
+    start; restart: how often the launcher has started the job again; is_launched: somebody started this process as a
+    rank, if only as the one of one.
     """
 
     rank: int = 0
@@ -31,6 +32,7 @@ class World:
     speaks_pmi: bool = False
     job: str = ""
     restart: int = 0
+    is_launched: bool = False
 
 
 # (rank, size, rank on this host, size on this host), by starter
@@ -58,10 +60,13 @@ def read_world(environment: Mapping[str, str] | None = None) -> World:
     speaks_pmi = "PMI_RANK" in env and ("PMI_FD" in env or "PMI_PORT" in env)
     local_rank = _number(env, names[2]) if names[2] in env else rank
     local_size = _number(env, names[3], least=1) if names[3] in env else size
-    address, port = _meeting_place(env, size > 1 and not speaks_pmi)
+    address, port = _meeting_place(env, size, speaks_pmi)
     job = env.get("LAUNCH_ID") or env.get("TORCHELASTIC_RUN_ID") or _slurm_job(env)
     restart = int(env.get("LAUNCH_RESTART") or env.get("TORCHELASTIC_RESTART_COUNT") or 0)
-    return World(rank, size, local_rank, local_size, address, port, speaks_pmi, f"{job}/{restart}", restart)
+    is_launched = size > 1 or "RANK" in env  # an allocation of one task (SLURM) sets its variables for any command
+    return World(
+        rank, size, local_rank, local_size, address, port, speaks_pmi, f"{job}/{restart}", restart, is_launched
+    )
 
 
 def restart_count() -> int:
@@ -70,11 +75,11 @@ def restart_count() -> int:
 
 
 def is_launched() -> bool:
-    """Whether a launcher started this process as one of several ranks."""
-    return read_world().size > 1
+    """Whether a launcher started this process as a rank, if only as the one of one."""
+    return read_world().is_launched
 
 
-def _meeting_place(env: Mapping[str, str], is_needed: bool) -> tuple[str, int]:
+def _meeting_place(env: Mapping[str, str], size: int, speaks_pmi: bool) -> tuple[str, int]:
     """Where rank 0 listens."""
     if "MASTER_ADDR" in env and "MASTER_PORT" in env:
         # torchrun's own store keeps listening at the port that it hands out
@@ -85,14 +90,16 @@ def _meeting_place(env: Mapping[str, str], is_needed: bool) -> tuple[str, int]:
     local = env.get("OMPI_COMM_WORLD_LOCAL_SIZE")
     if local is not None and local == env.get("OMPI_COMM_WORLD_SIZE"):
         return "127.0.0.1", _port_of(env.get("PMIX_NAMESPACE", "") + env.get("OMPI_MCA_ess_base_jobid", ""))
-    if is_needed:
+    if speaks_pmi:
+        return "", 0
+    if size > 1:
         missing = " and ".join(name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in env)
         _fail(
             f"{missing} is not set",
             expected="the host of rank 0 and a free port there",
             help="start the script with python -m blutrain.distributed.launch, which sets them",
         )
-    return "", 0
+    return "127.0.0.1", 0
 
 
 def _slurm_job(env: Mapping[str, str]) -> str:

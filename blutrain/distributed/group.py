@@ -61,7 +61,7 @@ class ProcessGroup:
         self._spin_seconds = SHARED_SPIN_SECONDS if crowded else SPIN_SECONDS
         self._mpi: MpiBackend | None = None
         self._nccl: Any = None
-        self._local = LocalBackend() if world.size == 1 else None
+        self._local = None if world.is_launched else LocalBackend()
         self._server: Server | None = None
         self.watch: Any = Alone()
         if self._local is None:
@@ -111,23 +111,59 @@ class ProcessGroup:
         if device.is_cpu:
             return self.mpi
         if self._nccl is None:
-            from .nccl import NcclBackend
-
-            self._nccl = NcclBackend(self.world, self.store, device.index or 0)
+            self._nccl = self._start_nccl(device)
+        if self._nccl.device is not device:
+            expected, help = f"tensors on {self._nccl.device}", "a rank works on one GPU: distributed.local_device()"
+            raise RuntimeError(message("distributed", "another GPU", expected=expected, got=str(device), help=help))
         return self._nccl
+
+    def _start_nccl(self, device: Device) -> Any:
+        """All ranks come here at their first collective on a GPU. Errors: RuntimeError where two have one GPU."""
+        from .nccl import NcclBackend, Starting, name_of_gpu
+
+        names = self.exchange("comparing GPUs", name_of_gpu(device))
+        for rank, name in enumerate(names):
+            if (first := names.index(name)) != rank:
+                help = "tensors belong on distributed.local_device(); one rank for each GPU"
+                rule = f"ranks {first} and {rank} use the same GPU"
+                raise RuntimeError(message("distributed", rule, got=name, location=("", 0), help=help))
+        with Starting() as starting:
+            self.watch.follow(self.watch.enter("starting NCCL"), starting)
+            backend = NcclBackend(self.world, self.store, device)
+        self.watch.device_fault = backend.fault
+        return backend
 
     def start(self, device: Device, name: str, call: str, *operands: Any) -> tuple[Entry, Any]:
         """Enter a collective: `call` is the backend's method, `name` what messages say of it."""
         backend = self.backend(device)
+        if backend is self._nccl and backend.is_capturing():
+            return Entry(0, name), getattr(backend, call)(*operands)  # entered at each launch: follow_replay
         entry = self.watch.enter(name)
+        if backend is self._nccl:
+            return entry, self._start_watched(entry, call, operands)
         request = getattr(backend, call)(*operands)
         if device.is_cpu:
             self._under_way.append(request)
             self.progress()
-        if not device.is_cpu and self._local is None and not request.is_captured:
-            self.watch.check(entry)
-            self.watch.follow(entry, request)
         return entry, request
+
+    def _start_watched(self, entry: Entry, call: str, operands: tuple) -> Any:
+        """A collective on a GPU, which nobody waits for on the host: the watchdog does."""
+        try:
+            request = getattr(self._nccl, call)(*operands)
+        except Exception:
+            self.watch.check(entry)  # the communicator was given up because a rank is lost
+            raise
+        self.watch.check(entry)
+        self.watch.follow(entry, request)
+        return request
+
+    def follow_replay(self, started: list[tuple[Entry, Any]]) -> None:
+        """The current stream was given a captured program, in which these collectives are."""
+        if self._nccl is not None:
+            entry = [self.watch.enter(captured.name) for captured, _ in started][-1]
+            self.watch.check(entry)
+            self.watch.follow(entry, self._nccl.mark())
 
     def progress(self) -> None:
         """Let MPI work on what is under way: it does so only when it is called."""
@@ -158,12 +194,13 @@ class ProcessGroup:
 
         Errors: PeerLost, CollectiveTimeout.
         """
-        if self.size == 1:
+        if self._local is not None:
             return [value]
         self._exchanges += 1
         entry = self.watch.enter(what)
         names = [f"exchange/{self._exchanges}/{rank}" for rank in range(self.size)]
-        self.store.set(names[self.rank], value)
+        # The last exchange is over: all ranks were in it, and so were done with the one before it.
+        self.store.set(names[self.rank], value, forget=f"exchange/{self._exchanges - 2}/{self.rank}")
         while True:
             values = self.store.get(names, 0.5)["values"]
             if len(values) == self.size:
@@ -176,12 +213,12 @@ class ProcessGroup:
         """This rank ends by an exception: the others hear of it, and MPI is not waited for."""
         if not self.has_failed:
             self.has_failed = True
-            if self.size > 1 and not isinstance(error, (PeerLost, CollectiveTimeout)):
+            if self._local is None and not isinstance(error, (PeerLost, CollectiveTimeout)):
                 self.watch.fail(error)
 
     def close(self) -> None:
         """Leave: all ranks do. One that failed leaves at once."""
-        if self.has_failed or self.size == 1:
+        if self.has_failed or self._local is not None:
             return
         self.has_failed = True
         self.watch.finish()
@@ -202,6 +239,11 @@ class ProcessGroup:
     def _abort(self) -> None:
         if self._nccl is not None:
             self._nccl.abort()
+
+
+def follow_replay(started: list[tuple[Entry, Any]]) -> None:
+    """The `replayed` of all lowerings (primitive.Collective)."""
+    get_group().follow_replay(started)
 
 
 _group: ProcessGroup | None = None

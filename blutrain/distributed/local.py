@@ -30,9 +30,6 @@ class LocalBackend:
     def reduce_scatter(self, source, target, op: str) -> Done:
         return self._copy(source, target)
 
-    def barrier(self) -> Done:
-        return Done()
-
     def send(self, array, dst: int, tag: int) -> Done:
         raise ValueError(message("send", "there is no other rank"))
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..tensor import dispatch
 from ..tensor.aval import Aval
-from ..tensor.device import Device, cpu
+from ..tensor.device import cpu
 from ..tensor.primitive import NotDifferentiable, define
 from ..tensor.tensor import Tensor
 from .collectives import COLLECTIVE, NOT_COMPILED, call, check_rank, contiguous, described, device_of, name_of
@@ -17,7 +17,7 @@ _MOVES = NotDifferentiable("it moves data from one rank to another; use all_redu
 
 def _start_send(xp, x, dst: int, tag: int):
     name = name_of("send", described(x), f"to {dst}")
-    return None, get_group().start(device_of(xp, x), name, "send", contiguous(xp, x), dst, tag)
+    return None, get_group().start(device_of(x), name, "send", contiguous(xp, x), dst, tag)
 
 
 def _eager_send(xp, x, *, dst, tag):
@@ -51,7 +51,7 @@ def send(x: Tensor, dst: int, tag: int = 0, async_op: bool = False) -> Any:
 def _start_recv(xp, like, src: int, tag: int):
     target = xp.empty(like.shape, like.dtype)
     name = name_of("recv", described(like), f"from {src}")
-    return target, get_group().start(device_of(xp, like), name, "recv", target, src, tag)
+    return target, get_group().start(device_of(like), name, "recv", target, src, tag)
 
 
 def _eager_recv(xp, like, *, src, tag):
@@ -85,8 +85,8 @@ def recv(like: Tensor, src: int, tag: int = 0, async_op: bool = False) -> Any:
 BARRIER = define(
     "barrier",
     "effect",
-    infer=lambda *, device=None: (),
-    eager=lambda xp, *, device=None: _eager_barrier(device or cpu),
+    infer=lambda *, device: (),
+    eager=lambda xp, *, device: _eager_barrier(),
     vjp=_MOVES,
     nova=NOT_COMPILED,
     tags=COLLECTIVE,
@@ -95,12 +95,12 @@ BARRIER = define(
 )
 
 
-def _eager_barrier(device: Device) -> tuple:
-    get_group().run(device, "barrier", "barrier")
+def _eager_barrier() -> tuple:
+    get_group().exchange("barrier", None)
     return ()
 
 
 def barrier() -> None:
-    """Wait until all ranks have called it."""
+    """The host waits until all ranks have called it (the work of GPUs may still be under way)."""
     flush_pending()
     dispatch.apply(BARRIER, device=cpu)

@@ -135,9 +135,6 @@ class MpiBackend:
     def recv(self, array: np.ndarray, src: int, tag: int) -> Request:
         return Request(self.comm.Irecv(_raw(array), source=src, tag=tag), array)
 
-    def barrier(self) -> Request:
-        return Request(self.comm.Ibarrier(), None)
-
 
 def _import() -> Any:
     try:

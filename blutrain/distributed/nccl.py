@@ -6,9 +6,13 @@ current stream wait for the result. The host waits for nothing, so the same call
 
 from __future__ import annotations
 
+import ctypes
+import socket
+import threading
 from typing import Any
 
 from ..errors import message
+from ..tensor.device import Device
 from .environment import World
 from .store import Client
 
@@ -29,13 +33,12 @@ _TYPES = {
 
 
 class Request:
-    """A collective under way on the side stream."""
+    """What a stream was given so far, as a point to wait for. `keep`: memory that it uses."""
 
-    def __init__(self, backend: NcclBackend, keep: Any):
+    def __init__(self, backend: NcclBackend, stream: Any, keep: Any):
         self._backend, self._keep = backend, keep
-        self.is_captured = backend.cupy.cuda.get_current_stream().is_capturing()  # into a graph: it runs at each replay
         self._event = backend.cupy.cuda.Event(disable_timing=True)
-        self._event.record(backend.stream)
+        self._event.record(stream)
 
     def join(self) -> None:
         """What the current stream is given from now on comes after the collective."""
@@ -45,76 +48,112 @@ class Request:
         return bool(self._event.done)
 
 
-class NcclBackend:
-    """One communicator of all ranks, this one on GPU `device`. Errors: RuntimeError where NCCL or the GPU is missing."""
+class Starting:
+    """Ranks meet in the start of NCCL as in a collective: the watchdog asks it `is_done`."""
 
-    def __init__(self, world: World, store: Client, device: int):
+    def __init__(self) -> None:
+        self._is_done = False
+
+    def is_done(self) -> bool:
+        return self._is_done
+
+    def __enter__(self) -> Starting:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_done = True
+
+
+class NcclBackend:
+    """One communicator of all ranks, this one on `device`. Errors: RuntimeError where NCCL or the GPU is missing."""
+
+    def __init__(self, world: World, store: Client, device: Device):
         self.cupy, nccl = _import()
-        self.rank, self.size = world.rank, world.size
-        with self.cupy.cuda.Device(device):
-            self.stream = self.cupy.cuda.Stream(non_blocking=True)
+        self.device, self._has_captured, self._is_over = device, False, False
+        with device.activate():
+            # Urgent, or kernels that fill the GPU would keep it from a collective until they end.
+            self.stream = self.cupy.cuda.Stream(non_blocking=True, priority=-1)
             self._comm = nccl.NcclCommunicator(world.size, _shared_id(world, store, nccl), world.rank)
 
     def close(self) -> None:
+        """Leave NCCL. It would wait until the last graph with a collective in it is gone: then it stays to the end."""
+        self._is_over = True
         self.stream.synchronize()
-        self._comm.destroy()
+        if self._has_captured:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._comm))  # CuPy destroys what Python frees
+        else:
+            self._comm.destroy()
 
     def abort(self) -> None:
-        """Give up what is under way: a rank is lost."""
-        self._comm.abort()
+        """Give up what is under way: a rank is lost. Returns at once: NCCL waits for graphs here, too."""
+        self._is_over = True
+        threading.Thread(target=self._comm.abort, name="abort", daemon=True).start()
 
     def fault(self) -> str:
         """What NCCL says of an asynchronous error, or nothing."""
+        if self._is_over:
+            return ""
         try:
             self._comm.check_async_error()
-        except Exception as error:  # CuPy raises a class of its own for each code
-            return str(error)
+        except Exception as error:  # CuPy has no text for newer codes, and raises a KeyError
+            return f"{type(error).__name__}: {error}"
         return ""
+
+    def is_capturing(self) -> bool:
+        """Whether the current stream's work goes into a graph: it runs at each replay."""
+        return self.cupy.cuda.get_current_stream().is_capturing()
+
+    def mark(self) -> Request:
+        """What the current stream was given so far."""
+        return Request(self, self.cupy.cuda.get_current_stream(), None)
 
     # ---------------------------------------------------------------- collectives (arrays are contiguous)
 
     def all_reduce(self, source, target, op: str) -> Request:
         self._fork()
         self._comm.allReduce(source.data.ptr, target.data.ptr, source.size, _type(source), _OPS[op], self.stream.ptr)
-        return Request(self, (source, target))
+        return Request(self, self.stream, (source, target))
 
     def broadcast(self, array, src: int) -> Request:
         self._fork()
         self._comm.bcast(array.data.ptr, array.nbytes, _TYPES["uint8"], src, self.stream.ptr)
-        return Request(self, array)
+        return Request(self, self.stream, array)
 
     def all_gather(self, source, target) -> Request:
         self._fork()
         self._comm.allGather(source.data.ptr, target.data.ptr, source.nbytes, _TYPES["uint8"], self.stream.ptr)
-        return Request(self, (source, target))
+        return Request(self, self.stream, (source, target))
 
     def reduce_scatter(self, source, target, op: str) -> Request:
         self._fork()
         self._comm.reduceScatter(
             source.data.ptr, target.data.ptr, target.size, _type(source), _OPS[op], self.stream.ptr
         )
-        return Request(self, (source, target))
+        return Request(self, self.stream, (source, target))
 
     def send(self, array, dst: int, tag: int) -> Request:
-        """NCCL matches sends by order: `tag` says nothing."""
+        """NCCL matches messages by their order: `tag` says nothing."""
         self._fork()
         self._comm.send(array.data.ptr, array.nbytes, _TYPES["uint8"], dst, self.stream.ptr)
-        return Request(self, array)
+        return Request(self, self.stream, array)
 
     def recv(self, array, src: int, tag: int) -> Request:
         self._fork()
         self._comm.recv(array.data.ptr, array.nbytes, _TYPES["uint8"], src, self.stream.ptr)
-        return Request(self, array)
-
-    def barrier(self) -> Request:
-        one = self.cupy.zeros(1, "float32")
-        return self.all_reduce(one, one, "sum")
+        return Request(self, self.stream, array)
 
     def _fork(self) -> None:
         """The side stream goes on once what the current stream was given is done."""
+        self._has_captured = self._has_captured or self.is_capturing()
         event = self.cupy.cuda.Event(disable_timing=True)
         event.record(self.cupy.cuda.get_current_stream())
         self.stream.wait_event(event)
+
+
+def name_of_gpu(device: Device) -> str:
+    """A name that no other GPU has."""
+    cupy: Any = device.xp
+    return f"{socket.gethostname()} {cupy.cuda.Device(device.index).pci_bus_id}"
 
 
 def _import() -> tuple[Any, Any]:

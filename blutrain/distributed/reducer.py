@@ -21,7 +21,7 @@ from ..tensor.primitive import Collective, NotDifferentiable, define
 from ..tensor.tensor import Tensor
 from .buckets import Bucket, plan_buckets
 from .collectives import COLLECTIVE, all_reduce
-from .group import ProcessGroup, get_group
+from .group import ProcessGroup, follow_replay, get_group
 from .shards import Shard, find_shards, gather
 
 reducers: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()  # their parameters keep them
@@ -50,10 +50,10 @@ class Reducer:
         shards: bool = False,
     ):
         self.group, self.find_unused = group, find_unused
-        self.is_sharding = shards and group.size > 1
+        self.is_sharding = shards
         self.number = next(_numbers)  # all ranks make their reducers in one order
         reducers[self.number] = self
-        self.set_syncing(group.size > 1)
+        self.set_syncing(True)
         self.buckets = plan_buckets(named_parameters, cap_bytes)
         for bucket in self.buckets if self.is_sharding else ():
             bucket.divide(group.size)
@@ -243,7 +243,7 @@ REDUCE_BUCKET = define(
     infer=_infer_bucket,
     eager=_eager_bucket,
     vjp=NotDifferentiable("gradients are averaged after backward; use all_reduce inside of it"),
-    nova=Collective("bucket", start_bucket, wait_bucket),
+    nova=Collective("bucket", start_bucket, wait_bucket, follow_replay),
     num_results=-1,
     tags=COLLECTIVE,
     doc=(

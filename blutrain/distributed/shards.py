@@ -16,7 +16,7 @@ from ..tensor.primitive import Collective, NotDifferentiable, define
 from ..tensor.tensor import Tensor
 from .buckets import Bucket
 from .collectives import COLLECTIVE, all_reduce
-from .group import get_group
+from .group import follow_replay, get_group
 
 if TYPE_CHECKING:
     from .reducer import Reducer
@@ -132,7 +132,7 @@ GATHER_BUCKET = define(
     infer=_infer,
     eager=_eager,
     vjp=NotDifferentiable("parameters are gathered after an update"),
-    nova=Collective("gather", _start, lambda started: get_group().join(*started)),
+    nova=Collective("gather", _start, lambda started: get_group().join(*started), follow_replay),
     num_results=-1,
     tags=COLLECTIVE,
     doc=(

@@ -99,6 +99,7 @@ class Server:
     def _do_set(self, request) -> dict[str, Any]:
         with self._changed:
             self.values[request["name"]] = request["value"]
+            self.values.pop(request["forget"], None)
             self._changed.notify_all()
         return {}
 
@@ -172,8 +173,9 @@ class Client:
             raise ConnectionResetError("rank 0 closed the connection")
         return json.loads(line)
 
-    def set(self, name: str, value: Any) -> None:
-        self.ask({"do": "set", "name": name, "value": value})
+    def set(self, name: str, value: Any, forget: str = "") -> None:
+        """Put a value there; one that nobody needs any more may be forgotten with the same request."""
+        self.ask({"do": "set", "name": name, "value": value, "forget": forget})
 
     def get(self, names: list[str], seconds: float) -> dict[str, Any]:
         """{"values": those that came within the time, "lost": ranks that died}."""

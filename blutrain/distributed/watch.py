@@ -46,6 +46,7 @@ class Watch:
         self.lost: dict[int, str] = {}
         self.states: dict[int, dict[str, Any]] = {}
         self.on_lost: Any = None  # called once, in the thread, when another rank is lost
+        self.device_fault: Any = None  # tells what went wrong on the device, or nothing
         self._entered = 0
         self._names: dict[int, str] = {}
         self._client, self._end, self._error = client, None, None
@@ -176,9 +177,12 @@ class Watch:
         while self._followed and self._followed[0][1].is_done():
             self._followed.popleft()
         fault = self._fault(self._followed[0][0]) if self._followed else None
-        if fault is None:
+        if fault is not None:
+            _say(f"{type(fault).__module__}.{type(fault).__name__}: {fault}")
+        elif self.device_fault is not None and (text := self.device_fault()):
+            _say(f"distributed: NCCL failed on rank {self.world.rank}: {text}")
+        else:
             return True
-        _say(f"{type(fault).__module__}.{type(fault).__name__}: {fault}")
         return False
 
     def _leave(self) -> None:

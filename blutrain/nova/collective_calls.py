@@ -28,6 +28,7 @@ class CollectiveCalls:
         self._is_captured = executable.is_asynchronous  # Python calls them: there is no compiled code in between
         self._fault: BaseException | None = None
         self._under_way: dict[int, Any] = {}
+        self._captured: dict[int, Any] = {}
         plan = executable.plan
         self._buckets = [(TABLE[b.primitive].nova, _vector(executable, b), b.attributes) for b in plan.buckets]
         self._guard = None
@@ -37,8 +38,10 @@ class CollectiveCalls:
             executable.set_callback(READY, partial(self._call, self._start))
             executable.set_callback(WAIT, partial(self._call, self._wait))
 
-    def raise_fault(self) -> None:
-        """Raise what a call of the last run raised: an exception cannot pass through compiled code."""
+    def end_run(self) -> None:
+        """Behind each launch. Raises what a call raised meanwhile: an exception cannot pass through compiled code."""
+        if self._captured:
+            self._buckets[0][0].replayed(list(self._captured.values()))
         fault, self._fault = self._fault, None
         if fault is not None:
             self._under_way.clear()
@@ -46,7 +49,9 @@ class CollectiveCalls:
 
     def _start(self, number: int) -> None:
         lowering, vector, attributes = self._buckets[number]
-        self._under_way[number] = lowering.start(vector, **attributes)
+        self._under_way[number] = started = lowering.start(vector, **attributes)
+        if self._is_captured:
+            self._captured[number] = started
 
     def _wait(self, number: int) -> None:
         self._buckets[number][0].wait(self._under_way.pop(number))

@@ -148,7 +148,7 @@ class Program:
         self._bind(log)
         results = {value: executable.new_output(index) for value, index in self._large}
         executable.launch(log.counts)
-        self._calls.raise_fault()
+        self._calls.end_run()
         if not executable.is_asynchronous and (failure := executable.failed_check()) is not None:
             self._report(log, failure)
         results.update(zip(self._small, executable.take_results(), strict=True))

@@ -126,7 +126,8 @@ class Composed:
 class Collective:
     """Nova runs it between kernels, by calls from the host program: `start(flat, **attrs)` where the last operand exists
     returns at once, `wait(what start gave)` stands before the first use of a result. `flat` is a vector that the operands
-    are parts of, replaced in place; the results are parts of it then. `rule`, by attributes of the operation:
+    are parts of, replaced in place; the results are parts of it then. `replayed`, behind each launch of a program that was
+    captured into a graph, is handed what `start` gave while it was. `rule`, by attributes of the operation:
 
     "bucket": `offsets` of the operands, `size` of the vector; the results lie where the operands did;
     "gather": the same, and `results`: the offset of each result;
@@ -136,6 +137,7 @@ class Collective:
     rule: str
     start: Callable[..., Any]
     wait: Callable[[Any], None]
+    replayed: Callable[[list[Any]], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from blutrain.errors import message
 
 
 class Ranks:
-    """This process among the ranks. `ddp`: the model wrapped, where there are several; `is_first`: it alone writes."""
+    """This process among the ranks. `ddp`: the model wrapped, under a launcher; `is_first`: it alone writes."""
 
     def __init__(self, batch_size: int):
         if distributed.is_launched():
@@ -33,11 +33,11 @@ class Ranks:
 
     def device(self, name: str) -> str:
         """The GPU of this rank, where GPUs are used."""
-        return str(distributed.local_device()) if name != "cpu" and self.size > 1 else name
+        return str(distributed.local_device()) if name != "cpu" and distributed.is_launched() else name
 
     def wrap(self, model: nn.Module, fingerprint: str, shard_optimizer: bool) -> None:
         """Take over rank 0's parameters. Errors: ValueError where the ranks' models or data differ."""
-        if self.size > 1:
+        if distributed.is_launched():
             distributed.require_equal("the data", fingerprint)
             self.ddp = distributed.DataParallel(model, shard_optimizer=shard_optimizer)
 
@@ -58,11 +58,11 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """Whether it holds on any rank; every rank calls it."""
-        return flag if self.ddp is None else distributed.all_reduce(bt.tensor(int(flag)), "max").item() > 0
+        return flag if self.ddp is None else any(distributed.get_group().exchange("whether to stop", flag))
 
     def command(self) -> str:
         """How this program was started."""
-        launch = f"blutrain.distributed.launch --nproc-per-node {self.size} -m " if self.size > 1 else ""
+        launch = f"blutrain.distributed.launch --nproc-per-node {self.size} -m " if distributed.is_launched() else ""
         return f"python -m {launch}examples.gpt_mlp.train"
 
 
