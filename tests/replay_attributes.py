@@ -209,6 +209,13 @@ def layer_frozen_and_thawed(run):
         run.step(run.model(x, y))
 
 
+@scenario()
+def parameter_frozen_and_thawed_by_its_attribute(run):
+    for i, (x, y) in enumerate(run.batches(12)):
+        run.model.fc.weight.requires_grad = i % 4 < 2
+        run.step(run.model(x, y))
+
+
 # -------------------------------------------------------------------- attributes that forward writes
 
 

@@ -335,6 +335,8 @@ def test_detach_shares_memory_without_history():
 def test_requires_grad_errors():
     with pytest.raises(TypeError, match="only floating"):
         bt.arange(3).requires_grad_()
+    with pytest.raises(TypeError, match="only floating"):
+        bt.arange(3).requires_grad = True
     with pytest.raises(RuntimeError, match="no leaf"):
         (leaf(1.0) * 2).requires_grad_(False)
 

@@ -179,7 +179,7 @@ def _apply(cls, args):
     node = FunctionNode(cls, context, args, results, single)
     for i, r in enumerate(results):
         if r._aval.dtype.is_floating and id(r) not in context._no_grad_ids:
-            r.requires_grad, r.grad_fn, r._index = True, node, i
+            r._requires_grad, r.grad_fn, r._index = True, node, i
     _save(node, context, args, results)
     if dispatch.recorder is not None:
         dispatch.recorder.note_function(node, args, results)

@@ -58,7 +58,7 @@ def _raise_changed(tensor: Tensor, node):
 def placed(tensor: Tensor, node, index: int) -> Tensor:
     """An alias of `tensor` that is result `index` of `node`."""
     twin = tensor._alias()
-    twin.requires_grad, twin.grad_fn, twin._index = True, node, index
+    twin._requires_grad, twin.grad_fn, twin._index = True, node, index
     return twin
 
 

@@ -43,7 +43,7 @@ def node_of(x) -> Any:
 
 def edge_of(x):
     """Where the gradient of a tensor goes: None, the tensor itself (a leaf), or (node, number of its result)."""
-    if not isinstance(x, Tensor) or not x.requires_grad:
+    if not isinstance(x, Tensor) or not x._requires_grad:
         return None
     node = node_of(x)
     return x if node is None else (node, x._index)
@@ -142,7 +142,7 @@ def record(prim, operands, results, attrs, location=None) -> None:
     if not state.enabled or not results:
         return
     for x in operands:
-        if isinstance(x, Tensor) and x.requires_grad:
+        if isinstance(x, Tensor) and x._requires_grad:
             break
     else:
         return
@@ -156,7 +156,7 @@ def link(node, results) -> None:
     """Make floating tensors the results of `node`."""
     for i, result in enumerate(results):
         if result._aval.dtype.is_floating:
-            result.requires_grad, result.grad_fn, result._index = True, node, i
+            result._requires_grad, result.grad_fn, result._index = True, node, i
 
 
 def relink(node, operands, results, linked, saved, attributes) -> None:
@@ -167,13 +167,13 @@ def relink(node, operands, results, linked, saved, attributes) -> None:
     new = node.again(operands, results, saved, attributes)
     for i, (result, is_linked) in enumerate(zip(results, linked)):
         if is_linked:
-            result.requires_grad, result.grad_fn, result._index = True, new, i
+            result._requires_grad, result.grad_fn, result._index = True, new, i
 
 
 def gate(x: Tensor) -> Tensor:
     """A leaf with the value of x at which backward stops."""
     proxy = x._alias()
-    proxy.requires_grad = True
+    proxy._requires_grad = True
     return proxy
 
 

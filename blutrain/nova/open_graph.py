@@ -111,11 +111,11 @@ class OpenGraph:
             if held:
                 tensors[value] = held[0]
             for tensor in held:
-                tensor.grad_fn, tensor.requires_grad = None, False
+                tensor.grad_fn, tensor._requires_grad = None, False
         rebuild(self.steps, tensors, lambda v: Tensor._make_pending(self._aval(v), self.device, _not_kept()))
         for held in self.held.values():
             for tensor in held:
-                tensor.requires_grad = True
+                tensor._requires_grad = True
                 tensor.grad_fn, tensor._index = held[0].grad_fn, held[0]._index
         for value in self.used:
             dispatch.tape.release(tensors[value])

@@ -57,7 +57,7 @@ def apply(prim: Primitive, *operands, **attrs) -> Any:
             arrays.append(x._array)
             if x.device is not device:
                 device = x.device if device is None else _mixed_devices(prim, operands)
-            if x.requires_grad:
+            if x._requires_grad:
                 needs_grad = True
             if x._base is not None and x._version.history != x._history:
                 _stale_view(prim, x)

@@ -112,7 +112,7 @@ def detach(x):
 
 def detach_(x):
     """Forget the history of x; returns x."""
-    x.grad_fn, x.requires_grad, x._index = None, False, 0
+    x.grad_fn, x._requires_grad, x._index = None, False, 0
     return x
 
 
@@ -166,7 +166,7 @@ def deep_copy(x, memo):
             message("deepcopy", "only leaves can be copied", got=str(x._aval), help="use .detach().clone()")
         )
     twin = type(x)._wrap(unary.clone(x.detach())._buffer(), x.device, x._aval)
-    twin.requires_grad = x.requires_grad
+    twin._requires_grad = x._requires_grad
     memo[id(x)] = twin
     if x._grad is not None:
         twin._grad = unary.clone(x._grad.detach())
@@ -192,7 +192,7 @@ def restored(kind, bits, dtype, device, requires_grad: bool):
     """The tensor that `reduced` described."""
     array = creation.to_device(numpy.array(bits).view(dtype.numpy), device)
     x = kind._wrap(array, device)
-    x.requires_grad = requires_grad
+    x._requires_grad = requires_grad
     return x
 
 

@@ -53,7 +53,7 @@ class Tensor(_Methods):
     """An n-dimensional array with PyTorch's names for methods and operators. Made by `blutrain.tensor`, `zeros`,
     `rand`, ...
 
-    Slots: `_array` numpy/cupy array or None while pending; `_aval` shape and dtype; `device`; `requires_grad`;
+    Slots: `_array` numpy/cupy array or None while pending; `_aval` shape and dtype; `device`; `_requires_grad`;
     `grad_fn` the node of autograd that made it (None: a leaf) and `_index` which of its results this is; `_grad`;
     `_pending` the recorder's handle (several
     tensors may share one: what autograd saves of a result is an alias of it); `_version` None until memory is shared or
@@ -72,10 +72,10 @@ class Tensor(_Methods):
         "_hooks",
         "_index",
         "_pending",
+        "_requires_grad",
         "_version",
         "device",
         "grad_fn",
-        "requires_grad",
     )
     _pending: Any  # the handle is the recorder's
     __array_ufunc__ = None  # a NumPy array on the left of an operator leaves the operation to us
@@ -94,7 +94,7 @@ class Tensor(_Methods):
         self._array = array
         self._aval = aval if aval is not None else Aval(tuple(array.shape), from_numpy_dtype(array.dtype))
         self.device = device
-        self.requires_grad = self._foreign = False
+        self._requires_grad = self._foreign = False
         self.grad_fn = self._grad = self._pending = self._version = self._base = self._hooks = None
         self._index = self._history = 0
         return self
@@ -104,7 +104,7 @@ class Tensor(_Methods):
         """A tensor whose value the recorder will fill in when `handle` is executed."""
         self = object.__new__(cls)
         self._array, self._aval, self.device, self._pending = None, aval, device, handle
-        self.requires_grad = self._foreign = False
+        self._requires_grad = self._foreign = False
         self.grad_fn = self._grad = self._version = self._base = self._hooks = None
         self._index = self._history = 0
         return self
@@ -225,17 +225,27 @@ class Tensor(_Methods):
     def grad(self) -> None:
         self.grad = None
 
+    @property
+    def requires_grad(self) -> bool:
+        """Whether autograd records operations on the tensor; setting it is `requires_grad_`."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Have autograd record operations on this leaf.
 
         Errors: a tensor that is not floating; turning it off on a result of recorded operations.
         """
+        requires_grad = bool(requires_grad)
         if requires_grad and not self._aval.dtype.is_floating:
             raise TypeError(message("requires_grad_", "only floating tensors have gradients", got=str(self._aval)))
         if not requires_grad and self.grad_fn is not None:
             raise RuntimeError(message("requires_grad_", "the tensor is no leaf", help="use .detach()"))
-        if self.requires_grad is not requires_grad:
-            self.requires_grad = requires_grad
+        if self._requires_grad is not requires_grad:
+            self._requires_grad = requires_grad
             structure_epoch.bump()
         return self
 

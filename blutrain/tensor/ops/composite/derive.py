@@ -73,7 +73,7 @@ class _Notes:
         if any(id(x) in self.reached for x in operands):
             self.steps.append(_Step(prim, tuple(operands), tuple(results), attrs))
             for result in results:
-                result.requires_grad = result.dtype.is_floating
+                result._requires_grad = result.dtype.is_floating
                 self.reached.add(id(result))
 
     def __getattr__(self, name: str):
@@ -91,7 +91,7 @@ def _noted(variables):
             dispatch.tape = notes.outer
             for step in notes.steps:
                 for result in step.results:
-                    result.requires_grad = result.grad_fn is not None
+                    result._requires_grad = result.grad_fn is not None
 
 
 def differentiate(compose, ctx, grads) -> tuple:
@@ -126,7 +126,7 @@ def _variable(x: Tensor) -> Tensor:
     if x.requires_grad:
         return x
     alias = x._alias()
-    alias.requires_grad = True
+    alias._requires_grad = True
     return alias
 
 
