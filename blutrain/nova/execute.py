@@ -41,6 +41,10 @@ class StepProgram:
     final: bool = False
     owner: Any = None
     seconds: dict[str, float] = field(default_factory=dict)
+    served: frozenset[int] = frozenset()
+
+    def __post_init__(self):
+        self.served = frozenset(self.outputs)
 
 
 def flush_log(recorder: Recorder, log: Log) -> None:
@@ -48,12 +52,12 @@ def flush_log(recorder: Recorder, log: Log) -> None:
     caller.
     """
     step = log.steps[-1]
-    slots = {key: weakref.ref(tensor) for key, tensor in log.grad_tensors.items()}
+    slots = {key: weakref.ref(tensor) for key, tensor in log.grad_tensors.items()} if log.grad_tensors else {}
     log.grad_tensors.clear()
     try:
-        held = log.held()
+        held, handles = log.held(), alive(log.handles)
         graph = _graph(log, held)
-        wanted, views = _wanted(log, graph)
+        wanted, views = _wanted(log, graph, handles)
         _separate_inputs(log)
         results = _execute(recorder, log, step, wanted)
         log.write_back()
@@ -71,11 +75,13 @@ def flush_log(recorder: Recorder, log: Log) -> None:
     if graph is not None and not log.taped:
         OpenGraph(recorder, log, held, results, graph)
     log.ungate()
-    _resolve(log, held, results, views)
-    _deliver_gradients(recorder, log, results, slots)
+    _resolve(log, held, handles, results, views)
+    if log.grads:
+        _deliver_gradients(recorder, log, handles, results, slots)
     if step.consumed is not None:
         recorder.slots.consume(step.consumed)
-        _close_consumed(log, step)
+        if step.adds_to_grads:
+            _close_consumed(log, step)
 
 
 # -------------------------------------------------------------------- what is wanted
@@ -83,12 +89,12 @@ def flush_log(recorder: Recorder, log: Log) -> None:
 
 def wanted_trace(log: Log) -> Trace:
     """The trace of a log that is about to be flushed, with what is wanted of it as outputs."""
-    return trace_of(log, sorted(_wanted(log, _graph(log, log.held()))[0]))
+    return trace_of(log, sorted(_wanted(log, _graph(log, log.held()), alive(log.handles))[0]))
 
 
-def _wanted(log: Log, graph: OpenValues | None) -> tuple[set[int], dict[int, int]]:
+def _wanted(log: Log, graph: OpenValues | None, handles: list[Handle]) -> tuple[set[int], dict[int, int]]:
     """Values that somebody holds or a later backward reads, without those that are views; and the views."""
-    wanted = {h.value for h in alive(log.handles)}
+    wanted = {h.value for h in handles}
     if graph is not None:
         wanted |= graph.made
     grads = {value for _, value in log.grads.values()}
@@ -98,7 +104,7 @@ def _wanted(log: Log, graph: OpenValues | None) -> tuple[set[int], dict[int, int
 
 def _graph(log: Log, held: dict[int, list[Tensor]]) -> OpenValues | None:
     """What a later backward on tensors still held will read; None where no gradient can flow."""
-    roots = frozenset([v for v, tensors in held.items() if any(t.requires_grad for t in tensors)])
+    roots = frozenset([v for v, tensors in held.items() if any([t._requires_grad for t in tensors])])
     return open_values(log.steps, roots) if roots else None
 
 
@@ -135,7 +141,7 @@ def _execute(recorder: Recorder, log: Log, step: Step, wanted: set[int]) -> dict
         return interpret(trace_of(log, sorted(wanted)), log.bindings())
     entry: StepProgram | None = step.executable
     if entry is not None and entry.program is not None:
-        if not wanted <= set(entry.outputs):
+        if not wanted <= entry.served:
             entry = _compile(log, step, sorted(wanted | set(entry.outputs)))
         if entry.program is not None:
             recorder.replayed_steps += 1
@@ -286,10 +292,12 @@ def _view(log: Log, results: dict[int, Any], views: dict[int, int]) -> None:
         results[value] = array(value)
 
 
-def _resolve(log: Log, held: dict[int, list[Tensor]], results: dict[int, Any], views: dict[int, int]) -> None:
+def _resolve(
+    log: Log, held: dict[int, list[Tensor]], handles: list[Handle], results: dict[int, Any], views: dict[int, int]
+) -> None:
     """Give every pending tensor its array: one for each handle."""
     given: set[int] = set()
-    for handle in alive(log.handles):
+    for handle in handles:
         value = handle.value
         handle.array, handle.log = results[value].copy() if value in given else results[value], None
         given.add(value)
@@ -316,12 +324,12 @@ def _close_consumed(log: Log, step: Step) -> None:
                 handle.error = consumed_error()
 
 
-def _deliver_gradients(recorder: Recorder, log: Log, results: dict[int, Any], slots: dict[int, weakref.ref]) -> None:
+def _deliver_gradients(
+    recorder: Recorder, log: Log, handles: list[Handle], results: dict[int, Any], slots: dict[int, weakref.ref]
+) -> None:
     """Gradients that no step consumed become `p.grad`. slots: id of the parameter -> the tensor that p.grad gave."""
-    if not log.grads:
-        return
     added_to = {id(log.leaf(leaf)) for step in log.steps for leaf, _ in step.grad_operands}
-    taken = {h.value for h in alive(log.handles)}
+    taken = {h.value for h in handles}
     for key, (parameter, value) in log.grads.items():
         if key in added_to:
             continue

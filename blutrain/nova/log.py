@@ -69,10 +69,10 @@ class Log(EventRecording):
     def ref(self, tensor: Tensor) -> tuple:
         """The part of an event's key that stands for a tensor; one not seen in this log is noted as fresh."""
         if tensor._pending is not None:
-            return _TENSOR, tensor._pending.value, tensor.requires_grad, tensor.grad_fn is None
+            return _TENSOR, tensor._pending.value, tensor._requires_grad, tensor.grad_fn is None
         value = self.find(tensor)
         if value is not None:
-            return _TENSOR, value, tensor.requires_grad, "real"
+            return _TENSOR, value, tensor._requires_grad, "real"
         self.fresh.setdefault(id(tensor), tensor)
         return self._new_ref(tensor, list(self.fresh.values()))
 
@@ -139,19 +139,35 @@ class Log(EventRecording):
     def replay(self, step: Step, scalars: list[float | int]):
         """Take a known step: bind what the event brought in and hand out its results as pending tensors."""
         self.taped = False
-        for value, tensor in zip(step.operands, self.fresh.values(), strict=True):
-            self._bind(value, tensor)
+        if step.operands:
+            for value, tensor in zip(step.operands, self.fresh.values(), strict=True):
+                self._bind(value, tensor)
+            self.fresh = {}
+        self.scalars += scalars
+        if not step.is_plain:
+            self._bind_state(step)
+        self._enter(step)
+        if step.updates:
+            self._renumber(step)
+        if not step.is_plain:
+            self._show_writes(step)
+        result = step.result
+        if type(result) is Leaf and not result.external:
+            return self.pending(result.value, result.requires_grad)
+        return None if result is None else self.revive(result)
+
+    def _bind_state(self, step: Step) -> None:
+        """Bind what a step reads that is not among its operands: gradients that are there, and random draws."""
         for leaf, value in step.grad_operands:
             grad = self.slots.get(self.leaf(leaf))
             assert grad is not None  # the key of the event says so
             self._bind(value, grad)
-        self.fresh = {}
-        self.scalars += scalars
         for generator, count in step.draws:
             self.scalars += (generator.seed, generator.counter)
             generator.counter += count
-        self._enter(step)
-        self._renumber(step)
+
+    def _show_writes(self, step: Step) -> None:
+        """What a step changes in place, or sets, shows in the tensors and modules that user code holds."""
         for state, tensor in step.written.items():
             self._mark(self.externals[state] if tensor is None else tensor, step.updates[state])
         for handle in alive(self.handles) if step.rebinds else ():
@@ -159,7 +175,6 @@ class Log(EventRecording):
                 self.rebind(handle, step.rebinds[handle.value])
         for module, name, tree in step.attributes:
             setattr(module(), name, self.revive(tree))
-        return self.revive(step.result)
 
     def revive(self, tree):
         """A step's result with pending (or the original outside) tensors in place of its leaves; aliases are aliases."""
@@ -181,14 +196,18 @@ class Log(EventRecording):
 
     def pending(self, value: int, requires_grad: bool) -> Tensor:
         """A new pending tensor for a value of this log; an alias of one that is held."""
-        handle = next((t._pending for t in alive(self.live.get(value, ())) if t._pending is not None), None)
+        refs, handle = self.live.get(value), None
+        if refs is None:
+            refs = self.live[value] = []
+        else:
+            handle = next((t._pending for t in alive(refs) if t._pending is not None), None)
         if handle is None:
             handle = Handle(self, value)
             self.handles.append(weakref.ref(handle))
         tensor = Tensor._make_pending(self.aval(value), self.device, handle)
         if requires_grad:
-            tensor.requires_grad, tensor.grad_fn = True, self.deferred
-        self.live.setdefault(value, []).append(weakref.ref(tensor))
+            tensor._requires_grad, tensor.grad_fn = True, self.deferred
+        refs.append(weakref.ref(tensor))
         return tensor
 
     def rebind(self, handle: Handle, value: int) -> None:
@@ -200,10 +219,10 @@ class Log(EventRecording):
 
     def aval(self, value: int) -> Aval:
         """The aval of a value of this log."""
-        for step in (self.current, *reversed(self.steps)):
-            if step is not None and step.first <= value:
-                return step.avals[value - step.first]
-        raise IndexError(value)
+        step = self.position if self.current is None else self.current
+        if value < step.first:
+            step = next(s for s in reversed(self.steps) if s.first <= value)
+        return step.avals[value - step.first]
 
     def leaf(self, leaf: Tensor | int) -> Tensor:
         """A leaf, or the one that was brought in as a value."""
@@ -215,15 +234,20 @@ class Log(EventRecording):
 
     def _enter(self, step: Step) -> None:
         self.steps.append(step)
-        self.calls += step.key[0] == "call"
+        kind = step.key[0]
+        if kind == "call":
+            self.calls += 1
+        elif kind == "backward" or step.key[:2] == ("grad", False):
+            self.has_backward = True
         if step.index:
             self.indexed.append(step)
         if step.grads is not None:
-            inputs = [(self.externals[leaf], value) for leaf, value in step.input_grads]
-            self._grads = {**step.grads, **{id(t): (t, v) for t, v in inputs}} if inputs else step.grads
+            self._grads = step.grads
+            if step.input_grads:
+                inputs = [(self.externals[leaf], value) for leaf, value in step.input_grads]
+                self._grads = {**step.grads, **{id(t): (t, v) for t, v in inputs}}
         self.position = step
         self.next = step.first + len(step.avals)
-        self.has_backward |= step.key[0] == "backward" or step.key[:2] == ("grad", False)
 
     def _mark(self, tensor: Tensor, value: int) -> None:
         """A real tensor is about to get a new value: whoever reads it, or an alias made from now on, waits for the flush.
@@ -281,13 +305,13 @@ class Log(EventRecording):
             if waiting[value]:
                 tensors[value] = waiting[value][0]
             for tensor in waiting[value]:
-                tensor.grad_fn, tensor.requires_grad = None, False
+                tensor.grad_fn, tensor._requires_grad = None, False
         self.taped = True
         rebuild(self.steps, tensors, lambda v: self.pending(v, False))
         for value, group in waiting.items():
             for tensor in group:
                 twin = tensors[value]
-                tensor.grad_fn, tensor.requires_grad, tensor._index = twin.grad_fn, twin.requires_grad, twin._index
+                tensor.grad_fn, tensor._requires_grad, tensor._index = twin.grad_fn, twin._requires_grad, twin._index
 
     # ---------------------------------------------------------------- the flush
 
@@ -314,6 +338,8 @@ class Log(EventRecording):
 
     def write_back(self) -> None:
         """Copies that were updated in place of outside tensors go to their memory."""
+        if not self.steps[-1].writes_inputs:
+            return
         for value, tensor in self.externals.items():
             if any(value in step.updates for step in self.steps):
                 if value in self.arrays:

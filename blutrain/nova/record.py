@@ -22,7 +22,7 @@ from ..tensor.tensor import Tensor
 from .compiled import CompiledModule, random_state
 from .escapes import find_escape
 from .execute import flush_log
-from .keys import operand_key
+from .keys import operand_key, plain_key, plain_operands
 from .log import Log
 from .program import settle
 from .record_gradients import GradientEvents
@@ -75,24 +75,35 @@ class Recorder(GradientEvents):
         if reason is not None:
             return NotImplemented
         inputs = args, kwargs, compiled.tensor_inputs()
-        map_tree(inputs, Tensor, self._realize)
+        is_first = self.log is None or not self.log.steps
+        fresh = plain_operands(args) if is_first and not kwargs and not inputs[2] else None
+        if fresh is None:
+            map_tree(inputs, Tensor, self._realize)
         log = self.log or self._begin(compiled.device)
         log.owner = log.owner or compiled
-        log.fresh = {}
-        try:
-            key = ("call", compiled.token, state, operand_key(log, inputs))
-        except TypeError as error:
-            self._drop_if_empty(log)
-            self._refuse_call(compiled, state, "argument", str(error).splitlines()[1].strip())
-            return NotImplemented
-        if any(has_hooks(t) for t in log.fresh.values()):
-            self._drop_if_empty(log)
-            self._refuse_call(compiled, state, "hooks")
+        if fresh is None:
+            key = self._call_key(log, compiled, state, inputs)
+        else:
+            log.fresh, key = fresh, ("call", compiled.token, state, plain_key(fresh))
+        if key is None:
             return NotImplemented
         result = self._event(log, key, [], lambda _: self._record_call(log, module, inputs, state))
         if not grad and self.log is log:
             self.flush()
         return result
+
+    def _call_key(self, log: Log, compiled: CompiledModule, state, inputs: tuple) -> tuple | None:
+        """The key of a call; None for one that has to run eagerly."""
+        log.fresh, reason, detail = {}, "hooks", ""
+        try:
+            key = ("call", compiled.token, state, operand_key(log, inputs))
+            if not any(has_hooks(t) for t in log.fresh.values()):
+                return key
+        except TypeError as error:
+            reason, detail = "argument", str(error).splitlines()[1].strip()
+        self._drop_if_empty(log)
+        self._refuse_call(compiled, state, reason, detail)
+        return None
 
     def _record_call(self, log: Log, module, inputs: tuple, state):
         compiled: CompiledModule = module._compiled
@@ -354,7 +365,12 @@ class Recorder(GradientEvents):
 
     def _log_of(self, roots) -> Log | None:
         log = self.log
-        if log is None or self.recording or not any(r._pending is not None and r._pending.log is log for r in roots):
+        if log is None or self.recording:
+            return None
+        for root in roots:
+            if root._pending is not None and root._pending.log is log:
+                break
+        else:
             return None
         self._check_thread()
         return log

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..tensor import dispatch
 from ..tensor.tensor import Tensor, structure_epoch
-from .keys import operand_key
+from .keys import tensors_key
 from .log import Log
 from .open_graph import OpenGraph, graph_of
 from .slots import GradSlots, Group, consumed_error
@@ -41,7 +41,7 @@ class GradientEvents:
             return NotImplemented if graph is None else self._backward_of_graph(graph, roots, grads)
         log.fresh = {}
         options = retain_graph, create_graph, _syncing()
-        base = ("backward", operand_key(log, tuple(roots)), operand_key(log, tuple(grads)), *options)
+        base = ("backward", tensors_key(log, roots), tensors_key(log, grads), *options)
         if self._needs_eager(log, roots, log.position.leaves.get(base)):
             self.flush()
             return NotImplemented
@@ -56,7 +56,7 @@ class GradientEvents:
         log = self._begin(graph.device)
         log.owner = graph.owner
         log.fresh, scalars = graph.backward_operands(roots)
-        base = ("backward", graph.backward_key(roots), operand_key(log, tuple(grads)), False, False, _syncing())
+        base = ("backward", graph.backward_key(roots), tensors_key(log, grads), False, False, _syncing())
         if self._needs_eager(log, roots, log.position.leaves.get(base)):
             self.log = None
             return NotImplemented
@@ -97,7 +97,8 @@ class GradientEvents:
         """What the gradient slots of a backward's leaves hold, as a part of its key."""
         if leaves is None:
             return None
-        return self.slots.states(leaves), tuple([self.slots.state(log.externals[v]) for v in leaves.inputs])
+        inputs = leaves.inputs
+        return self.slots.states(leaves), tuple([self.slots.state(log.externals[v]) for v in inputs]) if inputs else ()
 
     def _needs_eager(self, log: Log, roots: list[Tensor], leaves: Leaves | None) -> bool:
         """Whether a backward reaches a leaf with hooks, or one that is itself pending: user code has to see values; or
@@ -111,7 +112,7 @@ class GradientEvents:
         if leaves is None:
             edges = [edge for node in dispatch.tape.reachable(roots) for edge in node.edges]
             return any(e._pending is not None or has_hooks(e) for e in edges if isinstance(e, Tensor))
-        if any(has_hooks(log.externals[v]) for v in leaves.inputs):
+        if leaves.inputs and any(has_hooks(log.externals[v]) for v in leaves.inputs):
             return True
         if leaves.unhooked != structure_epoch.value:
             if any(has_hooks(t) for t in leaves.tensors):
@@ -204,7 +205,7 @@ class GradientEvents:
         if log is None:
             return NotImplemented
         log.fresh = {}
-        tensors = tuple([operand_key(log, tuple(x)) for x in (roots, inputs, grads)])
+        tensors = tuple([tensors_key(log, x) for x in (roots, inputs, grads)])
         key = ("grad", create_graph, retain_graph, allow_unused, tensors)
         if key not in log.position.children and self._needs_eager(log, roots, None):
             self.flush()
@@ -343,10 +344,10 @@ class GradientEvents:
     def _rest(self, log: Log, optimizer) -> tuple:
         """The slots of the optimizer's parameters that have no pending gradient: whether they step too."""
         known = log.position.rests.get(id(optimizer))
-        if known is None or known[0] != structure_epoch.value or any(step.input_grads for step in log.steps):
+        if known is None or known[0] != structure_epoch.value or any([step.input_grads for step in log.steps]):
             params = [p for g in optimizer.param_groups for p in g["params"] if id(p) not in log.grads]
             known = log.position.rests[id(optimizer)] = structure_epoch.value, params
-        return tuple([self.slots.state(p) for p in known[1]])
+        return tuple([self.slots.state(p) for p in known[1]]) if known[1] else ()
 
     def _step_gradient(self, log: Log, parameter: Tensor) -> Tensor:
         pending = log.grad_tensor(parameter)

@@ -85,8 +85,12 @@ class GradSlots:
 
     def states(self, leaves: Leaves):
         """The slots of the leaves that a backward captured, as part of its key; "clean" where each is none or zero."""
-        if leaves.clean == self._epoch and all(g.state != "consumed" for g in self._groups):
-            return "clean"
+        if leaves.clean == self._epoch:
+            for group in self._groups:
+                if group.state == "consumed":
+                    break
+            else:
+                return "clean"
         states = tuple([self.state(p) for p in leaves.tensors])
         if "value" in states or "consumed" in states:
             return states

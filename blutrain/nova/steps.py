@@ -222,6 +222,22 @@ class Step:
             todo += [child for variants in step.children.values() for child in variants]
 
     @functools.cached_property
+    def is_plain(self) -> bool:
+        """Whether a replay of this event only brings tensors and numbers in and hands out its result."""
+        return not (self.grad_operands or self.draws or self.written or self.rebinds or self.attributes)
+
+    @functools.cached_property
+    def writes_inputs(self) -> bool:
+        """Whether the sequence that ends here writes to tensors that were brought in."""
+        updated = {v for step in self.path() for v in step.updates}
+        return any(v in updated for step in self.path() for v in (*step.operands, *(v for _, v in step.grad_operands)))
+
+    @functools.cached_property
+    def adds_to_grads(self) -> bool:
+        """Whether the sequence that ends here reads gradients that were there before."""
+        return any(step.grad_operands for step in self.path())
+
+    @functools.cached_property
     def writes(self) -> bool:
         """Whether the sequence that ends here writes to states."""
         return any(step.updates for step in self.path())
