@@ -109,12 +109,13 @@ def measure(case: Product, kernel: Any, options: argparse.Namespace) -> dict[str
     }
     microseconds = interleave(sides, options.rounds, options.device)
     us = {name: value / launches for name, value in microseconds.items()}
+    reference = case.reference(ours)
     return {
         **{key: getattr(case, key) for key in ("layout", "m", "n", "k", "precision")},
         "us": us,
         "tflops": {name: case.flops / value / 1e6 for name, value in us.items()},
         "speedup": us["torch"] / us["blutrain"],
-        "error": {"blutrain": case.error(ours), "torch": case.error(theirs)},
+        "error": {"blutrain": product.error(ours[2], reference), "torch": product.error(theirs[2], reference)},
         "predicted_us": kernel.predicted_us,
         "schedule": str(kernel.schedule),
     }
@@ -149,9 +150,9 @@ def repeated(function: Callable[[], object], launches: int, device: str) -> Call
     return graph.replay
 
 
-def interleave(sides: dict[str, Callable[[], object]], rounds: int, device: str, calls: int = 3) -> dict[str, float]:
+def interleave(sides: dict[Any, Callable[[], object]], rounds: int, device: str, calls: int = 3) -> dict[Any, float]:
     """Median microseconds a call: of the rounds, each the median of some calls; the order turns from round to round."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
+    times: dict[Any, list[float]] = {name: [] for name in sides}
     for turn in range(rounds):
         names = list(sides)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:

@@ -1,0 +1,305 @@
+"""The configurator's pick against a sweep of the schedules that a product can have, on shapes that nothing was fitted on.
+
+    python benchmarks/configurator.py --json FILE                           # build and measure, on a machine with a GPU
+    python benchmarks/configurator.py --build DIR [--target sm_90a]         # without a GPU: all machine code into DIR
+    python benchmarks/configurator.py --measure DIR --json FILE             # elsewhere: no compiler is needed for this
+
+`schedule_space.py` enumerates the legal schedules of a family. --limit N takes N of them for each shape: half are those
+with the least predicted time, half are spread evenly over the rest; without it all are taken. Each is run, its result
+checked against float64, and timed; then the pick and the five fastest are timed again, interleaved, nine times. In the
+JSON, for each shape (SHAPES in tf32 and bf16 unless --shapes says otherwise):
+
+legal, swept      schedules that exist, and that were timed; failed: that ptxas refused, wrong: whose result was wrong
+ratio             the pick's median by the least of the six medians
+best_schedule     of that one; predicted_us: of the pick
+correlation       of predicted and measured time over the sweep, by rank
+table             with --table: of all that were timed [schedule, predicted, measured]
+
+The summary has geometric mean and maximum of the ratios, of shapes above 500 us (limited by power) apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import lzma
+import pickle
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import product
+from matmul import interleave
+from product import Product
+from record import save
+from schedule_space import space
+
+from blutrain import config
+from blutrain.errors import NovaError
+from blutrain.nova.gpu.assemble import AssembledKernel, AssembleJob, assemble
+from blutrain.nova.gpu.kernel import GpuKernel
+from blutrain.nova.kernel import Kernel, Unsupported
+from blutrain.nova.target_gpu import ARCHITECTURES, GpuFacts, gpu_facts
+
+SHAPES = (
+    "NT:4096x2048x1024", "NN:4096x1024x2048", "TN:2048x1024x4096", "NT:2048x2048x2048", "NN:16384x640x2560",
+    "TN:1280x5120x2048", "NT:1000x1000x1000", "NN:2560x640x10240", "NT:12288x512x512", "TN:512x512x16384",
+    "NT:4096x11008x1024", "NN:6144x6144x3072",
+)  # fmt: skip
+TOP, MEDIANS, LONG_US = 5, 9, 500.0
+SWEEP_US, FINAL_US, MAX_LAUNCHES = 150.0, 600.0, 50  # of one timed call, by predicted time
+BATCH = 64  # kernels that are generated before they are assembled
+
+
+@dataclasses.dataclass
+class Built:
+    """A product's kernels, the pick first; what makes a text is dropped once it is machine code."""
+
+    product: Product
+    family: str
+    arch: str
+    legal: int
+    failed: int
+    configs: list[dict[str, Any]]
+    kernels: list[GpuKernel]
+    cubins: list[bytes]
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parse(argv)
+    deadline = time.monotonic() + options.minutes * 60
+    if options.build:
+        facts = gpu_facts(options.target)
+        for number, each in enumerate(options.products):
+            write(Path(options.build) / f"{number:02}.xz", build(each, options, facts))
+        return 0
+    results: list[dict[str, Any]] = []
+    for built in source(options):
+        if time.monotonic() > deadline:
+            print(f"stopped after {options.minutes} minutes", flush=True)
+            break
+        results.append(measure(built, options.table))
+        print(line(results[-1]), flush=True)
+        if options.json:
+            save(options.json, results, argv, summary=summarize(results))
+    for name, figures in summarize(results).items():
+        print(name, " ".join(f"{key} {value:.4g}" for key, value in figures.items()))
+    return 0
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Sweep the schedules of matrix products.", allow_abbrev=False)
+    add = parser.add_argument
+    add("--target", choices=ARCHITECTURES, default="sm_90a", help="for --build; else the device's")
+    add("--family", choices=["hopper", "ampere"], help="of generators (the first that serves the target)")
+    add("--precision", default="tf32,bf16")
+    add("--shapes", default=",".join(SHAPES), help="like NT:4096x2048x1024,TN:512x512x16384")
+    add("--limit", type=int, help="schedules of a shape (all)")
+    add("--minutes", type=float, default=60.0, help="no other shape is begun after so many")
+    add("--build", metavar="DIR")
+    add("--measure", metavar="DIR")
+    add("--table", action="store_true", help="keep every schedule's times")
+    add("--json", metavar="FILE")
+    options = parser.parse_args(argv)
+    options.products = [Product.parse(s, p) for p in options.precision.split(",") for s in options.shapes.split(",")]
+    return options
+
+
+def source(options: argparse.Namespace) -> Iterator[Built]:
+    """What is to be measured: from a folder, or built now."""
+    if options.measure:
+        for path in sorted(Path(options.measure).glob("*.xz")):
+            yield pickle.loads(lzma.decompress(path.read_bytes()))
+        return
+    from blutrain.nova.target_gpu import device_facts
+
+    for each in options.products:
+        yield build(each, options, device_facts())
+
+
+# ---------------------------------------------------------------- building
+
+
+def build(each: Product, options: argparse.Namespace, facts: GpuFacts) -> Built:
+    """All kernels of a product that are to be swept, assembled on all cores."""
+    family = options.family or ("hopper" if facts.is_hopper else "ampere")
+    began = time.perf_counter()
+
+    def make(kernel: Kernel) -> Built:
+        legal = space(family, kernel, facts)
+        built = Built(each, family, facts.arch, len(legal), 0, [], [], [])
+        chosen = choose(legal, options.limit)
+        for start in range(0, len(chosen), BATCH):
+            add(built, kernel, facts, [config for config, _ in chosen[start : start + BATCH]])
+        return built
+
+    built = each.read(make)
+    seconds = time.perf_counter() - began
+    size = sum(map(len, built.cubins)) / 2**20
+    print(
+        f"{each} {family}: {len(built.cubins)} of {built.legal}, {built.failed} failed, {size:.1f} MiB, {seconds:.1f} s",
+        flush=True,
+    )
+    return built
+
+
+def choose(legal: list, limit: int | None) -> list:
+    """The pick, then half of `limit` by predicted time, half spread over the rest."""
+    if limit is None or len(legal) <= limit:
+        return legal
+    near, rest = legal[: limit // 2], legal[limit // 2 :]
+    wanted = limit - len(near)
+    return near + [rest[i * len(rest) // wanted] for i in range(wanted)]
+
+
+def add(built: Built, kernel: Kernel, facts: GpuFacts, configs: list[dict[str, Any]]) -> None:
+    """Generates and assembles some schedules; counts those that cannot be."""
+    from blutrain.nova.gpu.ampere import contract as ampere
+    from blutrain.nova.gpu.hopper import contract as hopper
+
+    generate = {"hopper": hopper, "ampere": ampere}[built.family].generate
+    made: list[tuple[dict[str, Any], GpuKernel]] = []
+    for entry in configs:
+        try:
+            made.append((entry, generate(kernel, facts, entry)))
+        except Unsupported:
+            built.failed += 1
+    codes = assembled([AssembleJob(k.text, k.target, op=k.schedule) for _, k in made])
+    for (entry, generated), code in zip(made, codes, strict=True):
+        if code is None or not code.cubin:
+            built.failed += 1
+            continue
+        name = f"{built.product} {entry}"  # tells kernels apart in the place of their text
+        built.configs.append(entry)
+        built.kernels.append(dataclasses.replace(generated, text=name, unit=built.product.precision))
+        built.cubins.append(code.cubin)
+
+
+def assembled(jobs: list[AssembleJob]) -> list[AssembledKernel | None]:
+    """Machine code, None where ptxas refuses; spills are taken as they are: the sweep shows what they cost."""
+    with config.scope(NOVA_CACHE="0"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        try:
+            return list(assemble(jobs, strict=False))
+        except NovaError:
+            if len(jobs) == 1:
+                return [None]
+            half = len(jobs) // 2
+            return assembled(jobs[:half]) + assembled(jobs[half:])
+
+
+def write(path: Path, built: Built) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(lzma.compress(pickle.dumps(built), preset=6))
+
+
+# ---------------------------------------------------------------- measuring
+
+
+class Sweep:
+    """A product's operands and the result it should have, on the device, and its kernels' times."""
+
+    device = "cuda"
+
+    def __init__(self, built: Built):
+        self.built, self.operands = built, built.product.operands(self.device)
+        self.reference = built.product.reference(self.operands)
+        self.limit = 4e-3 if built.product.precision == "bf16" else 5e-4
+
+    def call(self, number: int, launches: int) -> Any:
+        """A call that runs schedule `number` that often."""
+        from blutrain.nova.gpu.driver import driver
+        from blutrain.nova.gpu.executable import Executable
+        from blutrain.nova.gpu.memory import DeviceMemory
+        from blutrain.tensor.device import Device
+
+        plan = self.built.product.plan(self.built.kernels[number], launches)
+        code = AssembledKernel("", self.built.cubins[number], "", {})
+        return product.bind(Executable(plan, [code], driver(), DeviceMemory(Device(self.device))), self.operands)
+
+    def time(self, numbers: Iterable[int], microseconds: float, rounds: int) -> dict[int, float]:
+        """Microseconds of each, interleaved; a call runs a kernel for about so many microseconds."""
+        predicted = {number: self.built.kernels[number].predicted_us for number in numbers}
+        launches = {n: max(1, min(MAX_LAUNCHES, round(microseconds / us))) for n, us in predicted.items()}
+        times = interleave({n: self.call(n, launches[n]) for n in predicted}, rounds, self.device)
+        return {n: us / launches[n] for n, us in times.items()}
+
+    def time_if_right(self, number: int) -> float | None:
+        """Microseconds, None where the result, written to poisoned memory, is wrong."""
+        self.operands[2].fill_(float("nan"))
+        us = self.time([number], SWEEP_US, 1)[number]
+        return us if product.error(self.operands[2], self.reference) < self.limit else None
+
+
+def measure(built: Built, keep_table: bool, make_sweep: type[Sweep] = Sweep) -> dict[str, Any]:
+    sweep = make_sweep(built)
+    times = {number: sweep.time_if_right(number) for number in range(len(built.kernels))}
+    swept = {number: us for number, us in times.items() if us is not None}
+    us = sweep.time(sorted({0, *sorted(swept, key=swept.__getitem__)[:TOP]} & swept.keys()), FINAL_US, MEDIANS)
+    best = min(us, key=us.__getitem__)
+    predicted = [built.kernels[number].predicted_us for number in swept]
+    table = [[compact(built.configs[n]), built.kernels[n].predicted_us, value] for n, value in swept.items()]
+    return {
+        "shape": str(built.product),
+        "family": built.family,
+        "legal": built.legal,
+        "swept": len(swept),
+        "failed": built.failed,
+        "wrong": [compact(built.configs[n]) for n in range(len(built.kernels)) if n not in swept],
+        "ratio": us[0] / us[best] if 0 in us else None,
+        "pick_us": us.get(0),
+        "best_us": us[best],
+        "predicted_us": built.kernels[0].predicted_us,
+        "pick_schedule": built.kernels[0].schedule,
+        "best_schedule": f"{built.kernels[best].schedule} {compact(built.configs[best])}",
+        "correlation": rank_correlation(predicted, list(swept.values())),
+        **({"table": table} if keep_table else {}),
+    }
+
+
+def rank_correlation(a: list[float], b: list[float]) -> float:
+    """Spearman's, 0 for fewer than three."""
+    ranks = [np.argsort(np.argsort(values)) for values in (a, b)]
+    return float(np.corrcoef(*ranks)[0, 1]) if len(a) > 2 else 0.0
+
+
+def compact(entry: dict[str, Any]) -> str:
+    """A schedule in a few letters."""
+    return " ".join(f"{key}={value}" for key, value in entry.items() if key != "family" and value not in ("", 1, False))
+
+
+def summarize(results: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Of short and of long shapes, those for which the pick ran."""
+    summary = {}
+    for name, is_long in (("up to 500 us", False), ("above 500 us", True)):
+        chosen = [r for r in results if r["ratio"] and (r["best_us"] > LONG_US) == is_long]
+        if chosen:
+            off = [r["predicted_us"] / r["pick_us"] for r in chosen]
+            summary[name] = {
+                "shapes": len(chosen),
+                "geometric_mean": statistics.geometric_mean([r["ratio"] for r in chosen]),
+                "worst": max(r["ratio"] for r in chosen),
+                "predicted_by_measured": statistics.geometric_mean(off),
+                "predicted_least": min(off),
+                "predicted_most": max(off),
+            }
+    return summary
+
+
+def line(r: dict[str, Any]) -> str:
+    if r["ratio"] is None:
+        return f"{r['shape']:28} the pick gave a wrong result: {r['pick_schedule']}"
+    wrong = f"  {len(r['wrong'])} wrong" if r["wrong"] else ""
+    return (
+        f"{r['shape']:28} pick {r['pick_us']:8.2f} us (predicted {r['predicted_us']:8.2f})  best {r['best_us']:8.2f}"
+        f"  ratio {r['ratio']:.3f}  of {r['swept']}/{r['legal']}{wrong}  {r['pick_schedule']} | {r['best_schedule']}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
