@@ -60,6 +60,31 @@ def view_written_in_forward(run):
         run.step(run.model(x, y))
 
 
+class PartsWritten(Net):
+    def forward(self, x, y):
+        hidden = F.gelu(self.fc(x))
+        hidden[0] *= 2.0
+        row = hidden[1]
+        row *= self.norm.weight
+        return F.cross_entropy(self.head(hidden), y) + row.mean()
+
+
+@scenario("shared_write", cls=PartsWritten)
+def parts_written_with_history_in_forward(run):
+    for x, y in run.batches():
+        run.step(run.model(x, y))
+
+
+@scenario()
+def parts_of_outputs_written_with_history(run):
+    for x, y in run.batches():
+        logits = run.model(x)
+        logits[0] += 1.0
+        row = logits[1]
+        row *= x[1, :5]
+        run.step(F.cross_entropy(logits, y) + row.mean())
+
+
 class ReturnsView(Net):
     def forward(self, x):
         return self.fc(x), self.fc.weight[0], self.fc.weight

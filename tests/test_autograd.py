@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import blutrain as bt
-from blutrain import autograd
+from blutrain import autograd, nn
 from blutrain.autograd import Function, checkpoint, gradcheck, saved_tensors_hooks
 from blutrain.tensor import dispatch
 
@@ -157,17 +157,107 @@ def test_in_place_errors():
     x = leaf(1.0, 2.0)
     with pytest.raises(RuntimeError, match="a leaf that requires a gradient"):
         x.add_(1)
+    with pytest.raises(RuntimeError, match="a leaf that requires a gradient"):
+        x.copy_(bt.ones(2))
+    with pytest.raises(RuntimeError, match="a view of a leaf that requires a gradient"):
+        x[0] += 1
     with bt.no_grad():
         x.add_(1)
     assert x.tolist() == [2, 3]
     y = x * 2
     view = y[:1]
-    with pytest.raises(RuntimeError, match="a view cannot be written in place"):
-        view.mul_(2)
     y.mul_(2)
     with pytest.raises(RuntimeError, match="a view of a tensor that was changed in place"):
         view * 2
     assert (y[:1] * 2).requires_grad
+
+
+MAKERS = [lambda x: x * 1, lambda x: nn.functional.softmax(x, 0) * 1]
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=["rows", "columns"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda y: y[0],
+        lambda y: y.t()[1:],
+        lambda y: y.flip(1)[:, ::2],
+        lambda y: y[:2, 1:3].unsqueeze(1),
+        lambda y: y[1:1],
+    ],
+)
+def test_a_view_is_written_with_history(view, make):
+    """The gradients of a write through a view, where the memory of its base is row-major and where it is not."""
+
+    x = bt.randn(3, 4, dtype=bt.float64, requires_grad=True)
+    w = bt.randn((), dtype=bt.float64, requires_grad=True)
+    assert make(x).is_contiguous() is (make is MAKERS[0])
+
+    def write(x, w):
+        y = make(x)
+        part = view(y)
+        part *= w
+        part += 1
+        return y * y, part * 2
+
+    def expected(x, w):
+        y = make(x)
+        part = view(y) * w + 1
+        places = view(bt.arange(12).reshape(3, 4)).reshape(-1)
+        whole = y.reshape(-1).index_copy(0, places, part.reshape(-1)).reshape(3, 4)
+        return whole * whole, part * 2
+
+    gradcheck(write, (x, w), order=2)
+    for ours, theirs in zip(write(x, w), expected(x, w)):
+        np.testing.assert_allclose(ours.numpy(force=True), theirs.numpy(force=True))
+
+
+def test_augmented_assignment_to_a_part():
+    x = leaf(1.0, 2.0)
+    y = x * 1
+    y[0] += x[1] * 5
+    y[1:] *= x[:1]
+    (y * bt.tensor([1.0, 10.0])).sum().backward()
+    assert y.tolist() == [11, 2] and x.grad.tolist() == [21, 15]
+    y = x * 1
+    version = y._versions().history
+    y[0] += 1
+    assert y._versions().history == version + 1  # written once
+    z = (x * 1).expand(2, 2) * 1
+    z[:] = z[0]
+    with pytest.raises(IndexError, match="out of range"):
+        z[5] = z[0]
+
+
+def test_what_is_written_keeps_the_gradients_of_its_old_value():
+    """x *= w needs the old x for the gradient of w."""
+    x, w = leaf(1.0, 2.0), leaf(3.0, 4.0)
+    y = x * 1
+    y *= w
+    y /= w
+    y **= 2
+    y.sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), [2, 4], rtol=1e-6)
+    np.testing.assert_allclose(w.grad.numpy(), [0, 0], atol=1e-6)
+
+
+def test_copy_replaces_the_history():
+    x, source = leaf(1.0, 2.0), leaf(3.0, 4.0)
+    y = x * 2
+    y.copy_(source)
+    y.sum().backward()
+    assert source.grad.tolist() == [1, 1] and x.grad.tolist() == [0, 0] and not y.is_leaf
+    y = x * 2
+    y.copy_(bt.arange(2))
+    assert autograd.grad(y.sum(), x)[0].tolist() == [0, 0]
+
+
+def test_memory_that_cannot_be_written():
+    for change in (lambda x: x.add_(1), lambda x: x.zero_(), lambda x: x.__setitem__(0, 1.0)):
+        with pytest.raises(RuntimeError, match="several elements of the tensor are one in memory"):
+            change(bt.ones(2).expand(3, 2))
+        with pytest.raises(RuntimeError, match="read-only"):
+            change(bt.from_numpy(np.frombuffer(np.ones(2).tobytes())))
 
 
 def test_views_see_writes_without_history():

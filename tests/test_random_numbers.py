@@ -110,6 +110,11 @@ def test_normal(dtype):
     assert abs(np.corrcoef(values[:-1], values[1:])[0, 1]) < 0.02
 
 
+def test_one_number_is_a_0d_tensor():
+    for draw in (bt.randn, bt.rand, bt.uniform, bt.normal, lambda shape: bt.bernoulli(shape, 0.5)):
+        assert draw(()).shape == () and draw((0,)).shape == (0,)
+
+
 def test_integers():
     x = bt.randint(-3, 4, (30_000,), generator=Generator(3)).numpy()
     counts = np.bincount(x + 3, minlength=7)

@@ -16,7 +16,7 @@ from . import engine, tape
 from .checkpoint import checkpoint
 from .function import Function
 from .gradcheck import gradcheck
-from .hooks import reducer_of, register_hook, register_post_accumulate_grad_hook, retain_grad, syncing
+from .hooks import reducer_of, register_hook, register_post_accumulate_grad_hook, retain_grad, sharers, syncing
 from .mode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from .saved import saved_tensors_hooks
 
@@ -38,6 +38,7 @@ dispatch.tape = SimpleNamespace(
     enable_grad=enable_grad,
     enabled=tape.enabled,
     gate=tape.gate,
+    keep_copy=tape.keep_copy,
     no_grad=no_grad,
     packs=tape.packs,
     reachable=engine.reachable,
@@ -47,6 +48,7 @@ dispatch.tape = SimpleNamespace(
     relink=tape.relink,
     run_backward=engine.run_backward,
     run_grad=engine.run_grad,
+    sharers=sharers,
     syncing=syncing,
 )
 

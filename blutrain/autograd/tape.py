@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import message, user_location
 from ..tensor import dispatch
+from ..tensor.ops.unary import clone
 from ..tensor.primitive import NotDifferentiable
 from ..tensor.tensor import Tensor
 from .mode import state
@@ -168,6 +169,16 @@ def relink(node, operands, results, linked, saved, attributes) -> None:
     for i, (result, is_linked) in enumerate(zip(results, linked)):
         if is_linked:
             result._requires_grad, result.grad_fn, result._index = True, new, i
+
+
+def keep_copy(made: Tensor, x: Tensor) -> None:
+    """Have the node that made a tensor keep a copy of its operand x, which is about to be changed in place."""
+    node = node_of(made)
+    if type(node) is not Node:
+        return
+    for i, kept in enumerate(node.operands):
+        if type(kept) is tuple and kept[0] is x:
+            node.operands[i] = save(clone(x.detach()))
 
 
 def gate(x: Tensor) -> Tensor:

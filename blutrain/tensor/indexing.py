@@ -19,10 +19,11 @@ from .creation import nonzero, tensor
 from .dispatch import apply
 from .dtype import INTEGER, bool_, int64
 from .inplace import needs_history, take_over
-from .ops import arithmetic, cast, gather, movement
+from .ops import arithmetic, cast, effect, gather, movement
 from .tensor import Tensor, aval_of
 
 _ALL = slice(None)
+_SEQUENCES = (list, tuple, range, numpy.ndarray)  # of numbers, which stand for an index tensor
 
 
 class _Basic(NamedTuple):
@@ -66,14 +67,28 @@ def setitem(x: Tensor, index, value) -> None:
         or x._pending is not None
         or (dispatch.recorder is not None and dispatch.recorder.recording)
     ):
-        take_over("setitem", x, _replaced(x, index, value))
+        if not _is_there(x, index, value):
+            take_over("setitem", x, _replaced(x, index, value))
         return
     if dispatch.recorder is not None:
         dispatch.recorder.write(x)
+    effect.check_writable("setitem", x)
     key = _raw_index(x, index)
     with x.device.activate():
         _write(x, key, value)
     x._bump_version()
+
+
+def _is_there(x: Tensor, index, value: Tensor) -> bool:
+    """Is `value` the view x[index] itself, as after `x[index] += y`?"""
+    if value._base is None or value._base is not (x if x._base is None else x._base):
+        return False
+    key = _raw_index(x, index)
+    try:
+        view = Tensor._wrap(x._buffer()[key if any(k is Ellipsis for k in key) else (*key, ...)], x.device)
+    except IndexError:
+        return False  # the write says what is wrong
+    return (view.shape, view.stride(), view.data_ptr()) == (value.shape, value.stride(), value.data_ptr())
 
 
 def _write(x: Tensor, key, value: Tensor) -> None:
@@ -104,7 +119,7 @@ def _raw_index(x: Tensor, index):
         if isinstance(item, Tensor):
             _check_index_tensor(item._aval)
             item = item._buffer()
-        elif isinstance(item, list | numpy.ndarray):
+        elif isinstance(item, _SEQUENCES):
             item = _index_tensor(item, x.device)._buffer()
         elif not (item is None or item is Ellipsis or isinstance(item, slice)):
             item = _as_int(item)
@@ -228,7 +243,7 @@ def _expand_items(x: Tensor, index) -> list:
                 raise IndexError(message("index", "... may appear once"))
             ellipsis = len(items)
             continue
-        if isinstance(item, list | numpy.ndarray):
+        if isinstance(item, _SEQUENCES):
             item = _index_tensor(item, x.device)
         if isinstance(item, Tensor):
             _check_index_tensor(item._aval)

@@ -1,16 +1,15 @@
 """Operations in place: x.add_(y), x += y, x.copy_(y), x.zero_(), ...
 
-They compute the result like the operation itself, then x takes over its value and its history. Under autograd three
-things are refused
-because their gradients would be wrong or dear: writing a leaf that requires a gradient, writing through a view, and
-using a view of something that was written with history since (see tape.py).
+They compute the result like the operation itself, then x takes over its value and its history; where x is a view, so
+does the tensor that it is a view of. Under autograd two things are refused because their gradients would be wrong:
+writing a leaf that requires a gradient, and using a view of something that was written with history since.
 """
 
 from __future__ import annotations
 
 from ..errors import message
 from . import dispatch
-from .ops import cast, effect, movement
+from .ops import cast, effect, gather, movement
 from .tensor import Tensor
 
 
@@ -23,26 +22,54 @@ def needs_history(x: Tensor, *others) -> bool:
 
 def take_over(op: str, x: Tensor, value: Tensor) -> Tensor:
     """Write `value` (x's shape and dtype) into x's memory; x continues with its history. Returns x."""
-    if not (value.requires_grad and dispatch.tape.enabled()):
+    if not needs_history(x, value):
         return effect.assign(x, value)
-    if x.grad_fn is None and x.requires_grad:
-        rule = "a leaf that requires a gradient cannot be written in place"
-        raise RuntimeError(
-            message(
-                op, rule, got=str(x._aval), help="write it under blutrain.no_grad(), or use the operation without _"
-            )
-        )
-    if x._base is not None:
-        rule = "a view cannot be written in place where autograd records"
-        raise RuntimeError(
-            message(op, rule, got=str(x._aval), help="write the tensor it is a view of, or use the operation without _")
-        )
+    _refuse_leaf(op, x)
+    if value.grad_fn is None:  # a leaf, or without history: x gets zeros
+        value = movement.replace_all(x, value)
     effect.assign(x, value.detach())
-    version = x._versions()
+    _refuse_leaf(op, x)  # a pending view knows its base only now
+    version, base = x._versions(), x._base
     version.history += 1
-    x._history = version.history
-    x.requires_grad, x.grad_fn, x._index = True, value.grad_fn, value._index
+    if base is not None:
+        flat = gather.index_copy(movement.reshape(base, (-1,)), 0, _places(x, base), value)
+        _continue(base, movement.reshape(flat, base._aval.shape))
+    _continue(x, value)
     return x
+
+
+def _refuse_leaf(op: str, x: Tensor) -> None:
+    root = x if x._base is None else x._base
+    if root.requires_grad and root.grad_fn is None:
+        rule = f"a {'leaf' if root is x else 'view of a leaf'} that requires a gradient cannot be written in place"
+        help = "write it under blutrain.no_grad(), or use the operation without _"
+        raise RuntimeError(message(op, rule, got=str(x._aval), help=help))
+
+
+def _continue(x: Tensor, value: Tensor) -> None:
+    """x, whose memory has the values of `value`, goes on with its history."""
+    x._requires_grad, x.grad_fn, x._index = True, value.grad_fn, value._index
+    x._history = x._versions().history
+
+
+def _places(view: Tensor, base: Tensor) -> Tensor:
+    """int64 of the view's shape: the number, in row-major order, of the element of `base` that each of its elements is."""
+    xp, distance = base.device.xp, (view.data_ptr() - base.data_ptr()) // base.itemsize
+    with base.device.activate():
+        places = _offsets(xp, view) + distance
+        if not base.is_contiguous():
+            offsets = _offsets(xp, base).reshape(-1)
+            order = xp.argsort(offsets)
+            places = order[xp.searchsorted(offsets[order], places)]
+    return Tensor._wrap(places, base.device)
+
+
+def _offsets(xp, x: Tensor):
+    """How many elements behind the first each one stands in memory; of the shape of x."""
+    total = xp.zeros(x.shape, "int64")
+    for d, stride in enumerate(x.stride()):
+        total += (xp.arange(x.shape[d]) * stride).reshape((-1,) + (1,) * (x.ndim - d - 1))
+    return total
 
 
 def in_place(op: str, function):
@@ -50,6 +77,8 @@ def in_place(op: str, function):
 
     def method(x: Tensor, *args, **kwargs) -> Tensor:
         value = function(x, *args, **kwargs)
+        if value.requires_grad and value._pending is None:
+            dispatch.tape.keep_copy(value, x)
         if value._aval.shape != x._aval.shape:
             raise ValueError(
                 message(op, "the result does not fit in place", expected=str(x._aval), got=str(value._aval))

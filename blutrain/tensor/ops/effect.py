@@ -34,7 +34,7 @@ ASSIGN = define(
 def assign(dst, value):
     """Write `value` (same shape and dtype) into `dst` in place, outside of autograd; returns dst.
 
-    Its version is bumped.
+    Its version is bumped. Errors: RuntimeError for memory that cannot be written.
     """
     recorder = dispatch.recorder
     if recorder is not None:
@@ -43,6 +43,19 @@ def assign(dst, value):
         recorder.write(dst)
     dispatch.common_device("assign", (dst, value), {})
     ASSIGN.infer(dst._aval, value._aval)
+    check_writable("assign", dst)
     dispatch.execute(ASSIGN, dst.device, (dst._buffer(), value._buffer()), {})
     dst._bump_version()
     return dst
+
+
+def check_writable(op: str, x) -> None:
+    """Errors: RuntimeError where elements of x are one in memory (expand), or belong to an array that is read-only."""
+    if x._base is None and not x._foreign:
+        return
+    array = x._buffer()
+    if any(n > 1 and not stride for n, stride in zip(array.shape, array.strides)):
+        rule = "several elements of the tensor are one in memory, as expand makes them"
+        raise RuntimeError(message(op, rule, got=str(x._aval), help="write a .clone() of it"))
+    if x.device.is_cpu and not array.flags.writeable:
+        raise RuntimeError(message(op, "the tensor's memory is read-only", got=str(x._aval), help="use .clone()"))

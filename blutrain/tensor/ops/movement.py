@@ -227,6 +227,13 @@ SLICE_UPDATE = define(
     doc="x with the slice (starts, sizes, steps) replaced by value.",
 )
 
+
+def replace_all(x, value):
+    """`value`, of the shape and dtype of x, with a history in which x gets zeros for its gradient."""
+    n = x.ndim
+    return apply(SLICE_UPDATE, x, value, starts=(0,) * n, sizes=x._aval.shape, steps=(1,) * n)
+
+
 FLIP = define(
     "flip",
     "movement",

@@ -139,7 +139,7 @@ UNIFORM = define(
 def _eager_normal(xp, seed, draw, *, shape, mean, std, dtype, site=0, device=None):
     words = _words(xp, seed, draw, shape, site, 2)
     shift, scale, compute = (0, 2.0**-32, numpy.float64) if dtype is float64 else (8, 2.0**-24, numpy.float32)
-    radius, angle = [(words[..., i] >> shift).astype(compute) for i in range(2)]
+    radius, angle = [xp.asarray(words[..., i] >> shift, compute) for i in range(2)]
     radius += 1
     radius *= scale
     xp.log(radius, out=radius)
