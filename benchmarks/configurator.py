@@ -6,8 +6,9 @@
 
 `schedule_space.py` enumerates the legal schedules of a family. --limit N takes N of them for each shape: half are those
 with the least predicted time, half are spread evenly over the rest; without it all are taken. Each is run, its result
-checked against float64, and timed; then the pick and the five fastest are timed again, interleaved, nine times. In the
-JSON, for each shape (SHAPES in tf32 and bf16 unless --shapes says otherwise):
+checked against float64, and timed; then the pick and the five fastest are timed again, interleaved, nine times. A kernel that does
+not end ends the process; --resume then goes on with the shapes that the JSON file lacks. In it, for each shape (SHAPES in
+tf32 and bf16 unless --shapes says otherwise):
 
 legal, swept      schedules that exist, and that were timed; failed: that ptxas refused, wrong: whose result was wrong
 ratio             the pick's median by the least of the six medians
@@ -22,13 +23,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import lzma
+import os
 import pickle
 import statistics
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +56,7 @@ SHAPES = (
     "NT:4096x11008x1024", "NN:6144x6144x3072",
 )  # fmt: skip
 TOP, MEDIANS, LONG_US = 5, 9, 500.0
+HANG_S = 20.0
 SWEEP_US, FINAL_US, MAX_LAUNCHES = 150.0, 600.0, 50  # of one timed call, by predicted time
 BATCH = 64  # kernels that are generated before they are assembled
 
@@ -78,15 +83,22 @@ def main(argv: list[str] | None = None) -> int:
         for number, each in enumerate(options.products):
             write(Path(options.build) / f"{number:02}.xz", build(each, options, facts))
         return 0
-    results: list[dict[str, Any]] = []
+    results = json.loads(Path(options.json).read_text())["results"] if options.resume else []
+    done = {r["shape"] for r in results}
+
+    def keep(result: dict[str, Any]) -> None:
+        results.append(result)
+        print(line(result), flush=True)
+        if options.json:
+            save(options.json, results, argv, summary=summarize(results))
+
     for built in source(options):
+        if str(built.product) in done:
+            continue
         if time.monotonic() > deadline:
             print(f"stopped after {options.minutes} minutes", flush=True)
             break
-        results.append(measure(built, options.table))
-        print(line(results[-1]), flush=True)
-        if options.json:
-            save(options.json, results, argv, summary=summarize(results))
+        keep(measure(built, options.table, keep))
     for name, figures in summarize(results).items():
         print(name, " ".join(f"{key} {value:.4g}" for key, value in figures.items()))
     return 0
@@ -105,6 +117,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--measure", metavar="DIR")
     add("--table", action="store_true", help="keep every schedule's times")
     add("--json", metavar="FILE")
+    add("--resume", action="store_true", help="leave out shapes that the JSON file has")
     options = parser.parse_args(argv)
     options.products = [Product.parse(s, p) for p in options.precision.split(",") for s in options.shapes.split(",")]
     return options
@@ -114,7 +127,7 @@ def source(options: argparse.Namespace) -> Iterator[Built]:
     """What is to be measured: from a folder, or built now."""
     if options.measure:
         for path in sorted(Path(options.measure).glob("*.xz")):
-            yield pickle.loads(lzma.decompress(path.read_bytes()))
+            yield Built(**pickle.loads(lzma.decompress(path.read_bytes())))
         return
     from blutrain.nova.target_gpu import device_facts
 
@@ -195,7 +208,7 @@ def assembled(jobs: list[AssembleJob]) -> list[AssembledKernel | None]:
 
 def write(path: Path, built: Built) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(lzma.compress(pickle.dumps(built), preset=6))
+    path.write_bytes(lzma.compress(pickle.dumps(vars(built)), preset=6))
 
 
 # ---------------------------------------------------------------- measuring
@@ -236,9 +249,17 @@ class Sweep:
         return us if product.error(self.operands[2], self.reference) < self.limit else None
 
 
-def measure(built: Built, keep_table: bool, make_sweep: type[Sweep] = Sweep) -> dict[str, Any]:
-    sweep = make_sweep(built)
-    times = {number: sweep.time_if_right(number) for number in range(len(built.kernels))}
+def measure(
+    built: Built, keep_table: bool, keep: Callable[[dict[str, Any]], None], make_sweep: type[Sweep] = Sweep
+) -> dict[str, Any]:
+    """A shape's result. A kernel that never ends cannot be stopped: then `keep` is told, and the process ends."""
+    sweep, times = make_sweep(built), {}
+    for number, entry in enumerate(built.configs):
+        watchdog = threading.Timer(HANG_S, give_up, (str(built.product), compact(entry), keep))
+        watchdog.daemon = True
+        watchdog.start()
+        times[number] = sweep.time_if_right(number)
+        watchdog.cancel()
     swept = {number: us for number, us in times.items() if us is not None}
     us = sweep.time(sorted({0, *sorted(swept, key=swept.__getitem__)[:TOP]} & swept.keys()), FINAL_US, MEDIANS)
     best = min(us, key=us.__getitem__)
@@ -260,6 +281,11 @@ def measure(built: Built, keep_table: bool, make_sweep: type[Sweep] = Sweep) -> 
         "correlation": rank_correlation(predicted, list(swept.values())),
         **({"table": table} if keep_table else {}),
     }
+
+
+def give_up(shape: str, schedule: str, keep: Callable[[dict[str, Any]], None]) -> None:
+    keep({"shape": shape, "ratio": None, "error": f"did not end in {HANG_S:.0f} s: {schedule}"})
+    os._exit(3)
 
 
 def rank_correlation(a: list[float], b: list[float]) -> float:
@@ -293,7 +319,7 @@ def summarize(results: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 def line(r: dict[str, Any]) -> str:
     if r["ratio"] is None:
-        return f"{r['shape']:28} the pick gave a wrong result: {r['pick_schedule']}"
+        return f"{r['shape']:28} {r.get('error') or 'the pick gave a wrong result: ' + r['pick_schedule']}"
     wrong = f"  {len(r['wrong'])} wrong" if r["wrong"] else ""
     return (
         f"{r['shape']:28} pick {r['pick_us']:8.2f} us (predicted {r['predicted_us']:8.2f})  best {r['best_us']:8.2f}"
