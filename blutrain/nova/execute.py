@@ -104,7 +104,7 @@ def _wanted(log: Log, graph: OpenValues | None, handles: list[Handle]) -> tuple[
 
 def _graph(log: Log, held: dict[int, list[Tensor]]) -> OpenValues | None:
     """What a later backward on tensors still held will read; None where no gradient can flow."""
-    roots = frozenset([v for v, tensors in held.items() if any([t._requires_grad for t in tensors])])
+    roots = frozenset([v for v, tensors in held.items() for t in tensors if t._requires_grad])
     return open_values(log.steps, roots) if roots else None
 
 

@@ -30,20 +30,21 @@ class OpenGraph:
     def __init__(
         self, recorder: Recorder, log: Log, held: dict[int, list[Tensor]], results: dict[int, Any], values: OpenValues
     ):
-        own = values.is_open and any(v in step.updates for step in log.steps for v in values.kept)
-        self.recorder, self.clock = recorder, recorder.clock - own
-        self.steps, self.device, self.owner = list(log.steps), log.device, log.owner
+        self.recorder, self.clock = recorder, recorder.clock
+        self.steps, self.device, self.owner = log.steps, log.device, log.owner
         self.used: list[int] = []
-        self.has_boundary = bool(log.proxies) or any(t.grad_fn is not None for t in log.externals.values())
-        self._held = [(v, weakref.ref(t)) for v, tensors in held.items() for t in tensors if t.requires_grad]
+        self.has_boundary = bool(log.proxies)
+        for tensor in log.externals.values():
+            if tensor.grad_fn is not None:
+                self.has_boundary = True
+        self._held = [(v, weakref.ref(t)) for v, tensors in held.items() for t in tensors if t.grad_fn is log.deferred]
         self.kept: dict[int, Tensor] = {}
         self.scalars: dict[int, float | int] = {}
         self.externals: dict[int, Tensor] = {}
         if values.is_open:
+            self.clock -= any(v in step.updates for step in log.steps for v in values.kept)
             self._keep(log, results, values)
-        deferred = dispatch.tape.deferred(self.open)
-        for _, ref in self._held:
-            ref().grad_fn = deferred
+        log.deferred.make = self.open  # the held tensors have it
 
     def _keep(self, log: Log, results: dict[int, Any], values: OpenValues) -> None:
         self.externals, numbers = dict(log.externals), log.scalar_values()

@@ -12,11 +12,10 @@ later run, or by `settle`, which waits.
 
 from __future__ import annotations
 
+import struct
 import time
 import weakref
 from typing import TYPE_CHECKING, Any
-
-import numpy
 
 from .. import config
 from ..errors import CheckError, message
@@ -120,13 +119,12 @@ class Program:
         self.runs = 0
         self._numbers = {x.value: i for i, x in enumerate(trace.inputs)}
         scalars = [x for x in trace.inputs if x.role == "scalar"]
-        floats = executable.scalar_block([self._numbers[x.value] for x in scalars])
-        integers = floats.view(numpy.int64)
-        self._scalars = {
-            x.value: (floats if x.aval.dtype.is_floating else integers, cell) for cell, x in enumerate(scalars)
-        }
+        self._block: Any = executable.scalar_block([self._numbers[x.value] for x in scalars])
+        self._pack = struct.Struct("=" + "".join("d" if x.aval.dtype.is_floating else "q" for x in scalars)).pack_into
+        self._cells = [x.value for x in scalars]
+        self._order: tuple[int, list[int] | None] = (-1, None)
         self._states = {x.value for x in trace.inputs if x.role == "state"}
-        self._copied: Any = None
+        self._copies: list[Any] = []
         self._epoch = -1
         sizes = [trace.avals[v].size * trace.avals[v].dtype.itemsize for v in trace.outputs]
         small = [i for i, size in enumerate(sizes) if size <= SMALL_BYTES]
@@ -143,10 +141,10 @@ class Program:
         Errors: what a failed value check reports; nothing is updated then.
         """
         executable = self.executable
-        if executable.is_asynchronous:
-            self.raise_late(executable.failed_check())
+        if executable.is_asynchronous and (failure := executable.failed_check()) is not None:
+            self.raise_late(failure)
         self._bind(log)
-        results = {value: executable.new_output(index) for value, index in self._large}
+        results = {value: executable.new_output(index) for value, index in self._large} if self._large else {}
         executable.launch(log.counts)
         self._calls.end_run()
         if not executable.is_asynchronous and (failure := executable.failed_check()) is not None:
@@ -162,16 +160,27 @@ class Program:
             for step in log.steps:
                 for value, tensor in step.captured:
                     bind(numbers[value], address(self._in_place(tensor)))
+        self._copies.clear()
         for value, tensor in log.externals.items():
             array = log.arrays.get(value)
             if array is None:
-                array = self._in_place(tensor) if value in self._states else self._aligned(array_of(tensor))
-            bind(numbers[value], address(array))
-        values = iter(log.scalars)
-        for step in log.steps:
-            for value in step.scalars:
-                block, cell = self._scalars[value]
-                block[cell] = next(values)
+                array = self._in_place(tensor) if value in self._states else array_of(tensor)
+            place = address(array)
+            if place % self.executable.alignment:
+                self._copies.append(array.copy())  # as aligned as the program needs it; it lives until the next run
+                place = address(self._copies[-1])
+            bind(numbers[value], place)
+        if log.scalars:
+            self._pack(self._block, 0, *self._in_order(log))
+
+    def _in_order(self, log: Log) -> list[float | int]:
+        """The scalars of a log in the order of their cells, which it mostly has."""
+        sequence, order = self._order
+        if sequence != log.steps[-1].number:
+            values = [value for step in log.steps for value in step.scalars]
+            order = None if values == self._cells else [values.index(value) for value in self._cells]
+            self._order = log.steps[-1].number, order
+        return log.scalars if order is None else [log.scalars[i] for i in order]
 
     def _in_place(self, tensor: Tensor) -> Any:
         """The array of a state tensor; where its memory is not row-major or aligned, it gets other memory, once."""
@@ -180,13 +189,6 @@ class Program:
             tensor.data = tensor._wrap(array.copy(order="C"), tensor.device, tensor._aval)
             array = tensor._array
         return array
-
-    def _aligned(self, array: Any) -> Any:
-        """An array as aligned as the program needs it: itself, or a copy, which lives until the next."""
-        if self._is_aligned(array):
-            return array
-        self._copied = copy = array.copy()
-        return copy
 
     def _is_aligned(self, array: Any) -> bool:
         return self.executable.address(array) % self.executable.alignment == 0

@@ -233,6 +233,11 @@ class Step:
         return any(v in updated for step in self.path() for v in (*step.operands, *(v for _, v in step.grad_operands)))
 
     @functools.cached_property
+    def has_input_grads(self) -> bool:
+        """Whether the sequence that ends here gives gradients to leaves that were brought in."""
+        return any(step.input_grads for step in self.path())
+
+    @functools.cached_property
     def adds_to_grads(self) -> bool:
         """Whether the sequence that ends here reads gradients that were there before."""
         return any(step.grad_operands for step in self.path())

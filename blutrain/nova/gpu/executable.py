@@ -79,6 +79,7 @@ class Executable:
     ):
         """assembled: the code of the plan's kernels; carrying: that of `launch_courier.TEXT`."""
         self.plan, self.assembled, self.memory = plan, assembled, memory
+        self.address: Callable[[Any], int] = memory.address  # of an array of this device
         self._driver = gpu
         self._table = ArgumentTable(plan, gpu.encode_tensor_map)
         kernels = [gpu_kernel(plan, Launch(number, ())) for number in range(len(assembled))]
@@ -123,10 +124,6 @@ class Executable:
         """Points output `index` at memory of the caller, for this and all later launches."""
         self._table.set_base("output", index, address)
         self._free_outputs.discard(index)
-
-    def address(self, array: Any) -> int:
-        """The address of an array of this device."""
-        return self.memory.address(array)
 
     def scalar_block(self, inputs: Sequence[int]) -> np.ndarray:
         """Puts 0-d inputs into 8-byte cells of one block: float64 numbers on the host, read by each `launch`."""
@@ -248,9 +245,11 @@ class Executable:
 
     def _follow_stream(self) -> int:
         """CuPy's current stream; if it is another than before, it waits for what this program did on that one."""
-        stream = self.memory.current_stream()
-        if self._stream is not None and stream.ptr != self._stream.ptr:
-            self._driver.record(self._order_event, self._stream.ptr)
+        stream, last = self.memory.current_stream(), self._stream
+        if last is stream:
+            return stream.ptr
+        if last is not None and stream.ptr != last.ptr:
+            self._driver.record(self._order_event, last.ptr)
             self._driver.wait(stream.ptr, self._order_event)
         self._stream = stream
         return stream.ptr
