@@ -19,6 +19,7 @@ from blutrain import nova
 from blutrain.errors import CompileRefused
 from blutrain.nn import functional as F
 from blutrain.nova.refuse import REASONS
+from blutrain.tensor.primitive import TABLE, Unsupported
 
 LEFT: list = []
 
@@ -61,7 +62,7 @@ def unstable(hidden):
 
 
 def unsupported(hidden):
-    return hidden.cumsum(1)  # here
+    return hidden * hidden.argsort(1)  # here
 
 
 BODIES = {f.__name__: f for f in (value_read, host_data, escapes, python_random, shared_write, unstable, unsupported)}
@@ -168,3 +169,33 @@ def test_a_device_without_a_compiler(monkeypatch, interpreted):
 def test_every_reason_has_a_case():
     assert set(CASES) | {"device"} == set(REASONS)
     assert set(BODIES) <= set(REASONS)
+
+
+# -------------------------------------------------------------------- operations without kernels
+
+# Every record whose lowering is Unsupported, and a call that uses it. Give one a lowering, and it leaves this list.
+WITHOUT_KERNELS = {
+    "argsort": lambda x: x.topk(3).values,
+    "randperm": lambda x: x * bt.randperm(8),
+    "transfer": None,  # reads its operand, so the step before is done by then
+}
+
+
+def test_the_list_of_operations_without_kernels_is_complete():
+    """(Collectives that are none: test_distributed.)"""
+    records = {name: r for name, r in TABLE.items() if "collective" not in r.tags}
+    assert {name for name, record in records.items() if isinstance(record.nova, Unsupported)} == set(WITHOUT_KERNELS)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, call in WITHOUT_KERNELS.items() if call))
+def test_an_operation_without_kernels_is_named_when_it_is_compiled(name):
+    class Case(bt.nn.Module):
+        def forward(self, x):
+            return WITHOUT_KERNELS[name](x)
+
+    model = Case()
+    model.compile(first_step="compiled", strict=True)
+    reason = TABLE[name].nova.reason
+    with bt.no_grad(), pytest.raises(CompileRefused, match=f"(?s){name} cannot be compiled: {reason}.*test_refusals"):
+        model(bt.ones(4, 8)).numpy()
+    assert nova.recorder().log is None

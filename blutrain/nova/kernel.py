@@ -1,7 +1,7 @@
 """What a kernel is, for the generators: a `nova.kernel` op in plain Python, and the generated code that comes back.
 
 `read_kernel(op)` turns the op (see "The kernel contract" in DESIGN.md) into a `Kernel`: its operands and results,
-and its body ops in order, each `Generic`, `Gather` or `ScatterAdd`. Tensors are row-major and static, so an
+and its body ops in order, each `Generic`, `Gather`, `ScatterAdd` or `Scan`. Tensors are row-major and static, so an
 access is one stride per loop dimension plus an offset, in elements. `GeneratedKernel` is the answer of every
 generator.
 """
@@ -193,7 +193,15 @@ class ScatterAdd:
     types: tuple[TensorType, ...]
 
 
-BodyOp = Generic | Gather | ScatterAdd
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """`nova.cumsum` of an A x N x C operand along its middle dimension, in the operand's type."""
+
+    operand: Source
+    type: TensorType
+
+
+BodyOp = Generic | Gather | ScatterAdd | Scan
 
 
 @dataclass(frozen=True, eq=False)

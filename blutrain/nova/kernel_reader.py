@@ -17,6 +17,7 @@ from blutrain.nova.kernel import (
     Kernel,
     Operand,
     Produced,
+    Scan,
     ScatterAdd,
     Source,
     Splat,
@@ -116,6 +117,8 @@ class _Reader:
                 self._append(op, self._gather(op))
             case "nova.scatter_add":
                 self._append(op, self._scatter_add(op))
+            case "nova.cumsum":
+                self._append(op, Scan(self.sources[op.operands[0]], tensor_type(op.operands[0].type)))
             case "nova.yield":
                 self.yields = tuple(self.sources[v] for v in op.operands)
             case name:

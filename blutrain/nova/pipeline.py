@@ -10,7 +10,7 @@ GRAPH = (
     "decompose_linear_ce",
     "decompose_composites",
     "expand_indices",
-    "expand_products",
+    "expand_integers",
     "canonicalize",
     "choose_saved",
     "insert_buckets",

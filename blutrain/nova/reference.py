@@ -122,6 +122,9 @@ def _evaluate(op: ir.Operation, operands: list[np.ndarray], values) -> list[np.n
         return [table[np.clip(ids, 0, len(table) - 1)]]
     if op.name == "nova.scatter_add":
         return [_scatter_add(op, operands)]
+    if op.name == "nova.cumsum":
+        wide = np.float32 if operands[0].dtype.itemsize == 2 else operands[0].dtype
+        return [np.cumsum(operands[0], axis=1, dtype=wide).astype(operands[0].dtype)]
     raise AssertionError(f"{op.name} in a kernel")
 
 

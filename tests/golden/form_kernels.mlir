@@ -268,9 +268,38 @@ func.func @step(%p: tensor<4xf32> {nova.role = "state"}) {
 }
 // ----- unchanged
 
-// ===== an operation without a kernel
+// ===== a running sum reads memory: what its operand is computed from, and what its result goes into, are other kernels
 func.func @step(%x: tensor<6x4xf32> {nova.role = "input"}) -> tensor<6x4xf32> {
-  %0 = "nova.cumsum"(%x) {dim = 1 : i64} : (tensor<6x4xf32>) -> tensor<6x4xf32>
-  return %0 : tensor<6x4xf32>
+  %0 = "nova.exp"(%x) : (tensor<6x4xf32>) -> tensor<6x4xf32>
+  %1 = "nova.cumsum"(%0) {dim = 1 : i64} : (tensor<6x4xf32>) -> tensor<6x4xf32>
+  %2 = "nova.neg"(%1) : (tensor<6x4xf32>) -> tensor<6x4xf32>
+  return %2 : tensor<6x4xf32>
 }
-// ----- refused: cumsum cannot be compiled: cumsum has no generator
+// -----
+module {
+  func.func @step(%arg0: tensor<6x4xf32> {nova.role = "input"}) -> tensor<6x4xf32> {
+    %0 = "nova.kernel"(%arg0) ({
+    ^bb0(%arg1: tensor<6x4xf32>):
+      %3 = "nova.exp"(%arg1) : (tensor<6x4xf32>) -> tensor<6x4xf32>
+      "nova.yield"(%3) : (tensor<6x4xf32>) -> ()
+    }) {anchor = "map"} : (tensor<6x4xf32>) -> tensor<6x4xf32>
+    %1 = "nova.kernel"(%0) ({
+    ^bb0(%arg1: tensor<6x4xf32>):
+      %3 = "nova.cumsum"(%arg1) {dim = 1 : i64} : (tensor<6x4xf32>) -> tensor<6x4xf32>
+      "nova.yield"(%3) : (tensor<6x4xf32>) -> ()
+    }) {anchor = "scan"} : (tensor<6x4xf32>) -> tensor<6x4xf32>
+    %2 = "nova.kernel"(%1) ({
+    ^bb0(%arg1: tensor<6x4xf32>):
+      %3 = "nova.neg"(%arg1) : (tensor<6x4xf32>) -> tensor<6x4xf32>
+      "nova.yield"(%3) : (tensor<6x4xf32>) -> ()
+    }) {anchor = "map"} : (tensor<6x4xf32>) -> tensor<6x4xf32>
+    return %2 : tensor<6x4xf32>
+  }
+}
+
+// ===== an operation without a kernel
+func.func @step(%x: tensor<6x4xf32> {nova.role = "input"}) -> tensor<6x4xi64> {
+  %0 = "nova.argsort"(%x) {descending = false, dim = 1 : i64} : (tensor<6x4xf32>) -> tensor<6x4xi64>
+  return %0 : tensor<6x4xi64>
+}
+// ----- refused: argsort cannot be compiled: argsort has no generator

@@ -21,6 +21,7 @@ GENERATORS = {
     **{anchor: (anchor, *(s for s in _SWEEPS if s != anchor)) for anchor in _SWEEPS},
     "gather": ("map", "row"),
     "scatter": ("scatter",),
+    "scan": ("scan",),
     "contract": ("contract",),
 }
 

@@ -26,6 +26,7 @@ _GENERATORS = {
     **{anchor: (anchor, *(s for s in _SWEEPS if s != anchor)) for anchor in _SWEEPS},
     "gather": ("map", "row"),
     "scatter": ("scatter",),
+    "scan": ("scan",),
 }
 _CONTRACTIONS = {"hopper": "hopper.contract", "ampere": "ampere.contract"}
 

@@ -25,7 +25,7 @@ from ..kernel import kernel_text
 from .driver import PassFault
 
 NAME = "configure"
-_SCHEDULED = ("linalg.generic", "nova.gather", "nova.scatter_add")
+_SCHEDULED = ("linalg.generic", "nova.gather", "nova.scatter_add", "nova.cumsum")
 
 
 def run(module: ir.Module, facts) -> None:

@@ -34,7 +34,7 @@ from ..capabilities import Capabilities, capabilities
 from ..dialect.graph import Graph
 from .form_kernels_axes import Axes, Read
 from .form_kernels_emit import StepWriter
-from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, StepGraph
+from .form_kernels_graph import CONTRACT, GATHER, PLACED, StepGraph
 from .form_kernels_groups import COLUMN, MAP, ROW, SMALL, Group, Groups, Root
 from .form_kernels_roots import Roots
 
@@ -122,7 +122,7 @@ def _holders(roots: list[Root]) -> list[list[tuple[Root, tuple[int, ...]]]]:
     found: dict[int, list[tuple[Root, tuple[int, ...]]]] = {}
     for root in roots:
         found.setdefault(root.node.result.number, []).append((root, root.loops.result))
-        for read in root.leaves if root.node.kind != LOOKUP else ():
+        for read in root.leaves if root.node.kind not in PLACED else ():
             loops = _loops_of(read)
             if loops is not None:
                 found.setdefault(read.value.number, []).append((root, loops))

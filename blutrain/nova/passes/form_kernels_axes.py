@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from .form_kernels_graph import GATHER, IDENTITY, LOOKUP, RESHAPE, SCATTER, SINK, Node, StepGraph, Value
+from .form_kernels_graph import GATHER, IDENTITY, PLACED, RESHAPE, SCATTER, SINK, Node, StepGraph, Value
 
 
 class Index(NamedTuple):
@@ -92,7 +92,7 @@ class Axes:
         for position, (operand, axes) in enumerate(zip(node.operands, nest.operands, strict=True)):
             first = self.first[operand.number]
             for dim, axis in enumerate(axes):
-                if node.kind == LOOKUP or (
+                if node.kind in PLACED or (
                     (position, dim) in nest.places and not nest.is_flip(position, dim, operand.shape[dim])
                 ):
                     self.solid.add(first + dim)
@@ -100,7 +100,7 @@ class Axes:
                         self.solid.add(owner[axis])
                 elif axis is not None:
                     self._join(owner, axis, first + dim)
-        if node.kind == LOOKUP:
+        if node.kind in PLACED:
             self.solid.update(owner.values())
         elif node.kind in (GATHER, SCATTER):
             self.solid.update(self.first[node.operands[0].number] + dim for dim in range(2))
@@ -213,7 +213,7 @@ class Axes:
 
     def _read(self, node: Node, position: int, dims: list[tuple[int, ...]]) -> Read:
         operand, axes = node.operands[position], node.nest.operands[position]
-        if node.kind == LOOKUP:
+        if node.kind in PLACED:
             return Read(operand, ())
         indices: list[Index] = []
         for dim, axis in enumerate(axes):

@@ -21,7 +21,8 @@ RECOMPUTE = "nova.recompute"  # attribute of operations that choose_saved repeat
 STORE = "nova.store"  # attribute of operations whose results are to be in memory
 WITH_PRODUCT = "nova.with_product"  # attribute of sums of rows that the epilogue of the product is to make
 MAP, VIEW, RESHAPE, REDUCE, CONTRACT = "map", "view", "reshape", "reduce", "contract"
-GATHER, SCATTER, LOOKUP, SINK = "gather", "scatter", "lookup", "sink"
+GATHER, SCATTER, SCAN, LOOKUP, SINK = "gather", "scatter", "scan", "lookup", "sink"
+PLACED = (LOOKUP, SCAN)  # read memory at other places than their own: their operands are no part of a nest
 
 Affine = tuple[int, int]  # coefficient, offset of an index along one axis
 IDENTITY: Affine = (1, 0)
@@ -285,6 +286,11 @@ def _lookup(node: Node) -> None:
     node.nest = Nest(shape, [[None] * len(v.shape) for v in node.operands], range(len(shape)))
 
 
+def _scan(node: Node) -> None:
+    _lookup(node)
+    node.kind = SCAN
+
+
 def _take(node: Node) -> None:
     """Rows of a matrix by i64 indices have a generator (gather); other forms are lookups."""
     table, ids = node.operands
@@ -333,6 +339,7 @@ _RULES = {
     "take": _take,
     "gather": _lookup,
     "index_add": _index_add,
+    "cumsum": _scan,
     "random_bits": _elementwise,
     "wrap_index": _elementwise,
 }

@@ -23,7 +23,7 @@ from math import prod
 
 from ..capabilities import Capabilities
 from .form_kernels_axes import Index, Loops, Read
-from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, REDUCE, SCATTER, Node
+from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, REDUCE, SCAN, SCATTER, Node
 from .form_kernels_memory import memory_of
 from .form_kernels_skip import choice
 
@@ -68,7 +68,7 @@ def _is_plain(index: Index) -> bool:
 def anchor_of(root: Root) -> str:
     """The anchor of a root on its own. A reduction is `row` where the loop that is contiguous in memory is reduced."""
     kind = root.node.kind
-    if kind in (CONTRACT, GATHER, SCATTER):
+    if kind in (CONTRACT, GATHER, SCATTER, SCAN):
         return kind
     if kind != REDUCE or not root.loops.reduced:
         return MAP
@@ -95,7 +95,7 @@ class Group:
         """Whether the anchor's generator takes `root` with its loops at `place`."""
         loops, reduced = set(place), {place[d] for d in root.loops.reduced}
         everything = set(range(len(self.extents)))
-        is_map = not reduced and root.node.kind not in (CONTRACT, GATHER, SCATTER, LOOKUP)
+        is_map = not reduced and root.node.kind not in (CONTRACT, GATHER, SCATTER, SCAN, LOOKUP)
         parallel = everything - self.reduced
         if self.anchor == ROW:
             if is_map:

@@ -31,6 +31,7 @@ from .form_kernels_graph import (
     MAP,
     REDUCE,
     RESHAPE,
+    SCAN,
     SCATTER,
     SINK,
     VIEW,
@@ -53,7 +54,7 @@ SCALAR_FLOPS = 40
 
 _EXIT = -1
 _PLACED = ("iota", "random_bits")  # what depends on the place of the element
-_ANCHORS = (REDUCE, CONTRACT, GATHER, SCATTER, LOOKUP)
+_ANCHORS = (REDUCE, CONTRACT, GATHER, SCATTER, SCAN, LOOKUP)
 
 
 class Roots:
@@ -81,9 +82,9 @@ class Roots:
         for node in self.graph.nodes:
             if (node.kind in _ANCHORS or node.is_stored) and node.result.users:
                 self.numbers.add(node.number)
-            if node.kind in (SINK, GATHER, SCATTER, LOOKUP) or node.number in self.axes.opaque:
+            if node.kind in (SINK, GATHER, SCATTER, SCAN, LOOKUP) or node.number in self.axes.opaque:
                 for value in node.operands:
-                    if node.kind == SINK or not is_splat(value):
+                    if node.kind in (SINK, SCAN) or not is_splat(value):
                         self.store(value)
         for value in self.graph.outputs:
             self.store(value)

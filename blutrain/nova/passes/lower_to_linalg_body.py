@@ -8,6 +8,8 @@ it, movement as indexing maps.
 
 from __future__ import annotations
 
+from math import prod
+
 from ...tensor.dtype import DType, bool_
 from .driver import PassFault
 from .form_kernels_axes import Axes, Index, Loops, Read, compose
@@ -18,6 +20,7 @@ from .form_kernels_graph import (
     MAP,
     REDUCE,
     RESHAPE,
+    SCAN,
     SCATTER,
     VIEW,
     Node,
@@ -57,7 +60,7 @@ class BodyWriter:
     # --- which nodes are operations of their own
 
     def _nodes_apart(self) -> set[int]:
-        apart = {n.number for n in self.graph.nodes if n.kind in (REDUCE, CONTRACT, GATHER, SCATTER, LOOKUP)}
+        apart = {n.number for n in self.graph.nodes if n.kind in (REDUCE, CONTRACT, GATHER, SCATTER, SCAN, LOOKUP)}
         apart |= {v.node.number for v in self.graph.outputs if v.node is not None and v.node.kind in (MAP, VIEW)}
         readers: dict[int, set[int]] = {}
         for node in reversed(self.graph.nodes):
@@ -100,6 +103,8 @@ class BodyWriter:
         for node in self.graph.nodes:
             whole = node.operands if node.kind == SCATTER else node.operands[:1] if node.kind == GATHER else ()
             fixed |= {memory_of(value).number: value.shape for value in whole}
+            if node.kind == SCAN:
+                fixed[memory_of(node.operands[0]).number] = _around(node)
         for i, argument in enumerate(self.graph.arguments):
             self.names[argument.number] = f"%i{i}"
             self.dtypes[argument.number] = argument.dtype
@@ -155,6 +160,8 @@ class BodyWriter:
     def _node(self, node: Node) -> None:
         if node.kind in (GATHER, SCATTER):
             self._rows_by_index(node)
+        elif node.kind == SCAN:
+            self._scan(node)
         elif node.kind == CONTRACT:
             self._product(node)
         elif node.kind == REDUCE and self.axes.loops(node).reduced:
@@ -235,6 +242,12 @@ class BodyWriter:
             self._store(read.value)
         return read.value, read.indices
 
+    def _scan(self, node: Node) -> None:
+        value = memory_of(node.operands[0])
+        name, type_ = self.fresh(), self.type_of(value)
+        self.line(f'{name} = "nova.cumsum"({self.names[value.number]}) {{dim = 1 : i64}} : ({type_}) -> {type_}')
+        self.define(node.result, name, _around(node), node.result.dtype)
+
     def _rows_by_index(self, node: Node) -> None:
         """nova.gather, nova.scatter_add: take and index_add along the first of two dimensions."""
         name = self.fresh()
@@ -252,6 +265,12 @@ class BodyWriter:
         op = "nova.gather" if node.kind == GATHER else "nova.scatter_add"
         self.line(f'{name} = "{op}"({held}) : ({types}) -> {memory_text(shape, dtype)}')
         self.define(node.result, name, shape, dtype)
+
+
+def _around(node: Node) -> tuple[int, int, int]:
+    """The shape of a scan's operand in three dimensions, the one that it runs along in the middle."""
+    shape, dim = node.result.shape, node.attrs["dim"]
+    return prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
 
 
 def _is_read_in_parts(node: Node) -> bool:

@@ -15,7 +15,7 @@ from ...errors import message
 from ..aval import Aval
 from ..dispatch import apply
 from ..dtype import FLOATING, as_dtype, bool_, compute_dtype, from_numpy_dtype, int64
-from ..primitive import NotDifferentiable, Reduction, Saves, Unsupported, define
+from ..primitive import NotDifferentiable, Reduction, Saves, Special, define
 from ..shapes import normalize_dim, normalize_dims, reduced_shape
 from . import arithmetic, cast, movement
 
@@ -208,7 +208,7 @@ CUMSUM = define(
     infer=lambda x, *, dim: Aval(x.shape, x.dtype if x.dtype.is_floating else int64),
     eager=_eager_cumsum,
     vjp=lambda ctx, g: (movement.flip(cumsum(movement.flip(g, ctx.attrs["dim"]), ctx.attrs["dim"]), ctx.attrs["dim"]),),
-    nova=Unsupported("cumsum has no generator: no kernel scans along a dimension"),
+    nova=Special("cumsum"),
     doc="Running sum along dim, narrow floats carried in float32.",
 )
 

@@ -1,5 +1,5 @@
-"""expand_products: products of integers become sums of elementwise products; the units that multiply matrices take
-floats.
+"""expand_integers: what kernels do with floats only, said with other operations for integers: products of matrices become
+sums of elementwise products, running sums run over int64.
 
 Before:
 
@@ -20,25 +20,33 @@ import dataclasses
 
 from mlir import ir
 
+from ...tensor.dtype import DType, int64
 from ...tensor.ops import reduce
-from ...tensor.primitive import TABLE
+from ...tensor.primitive import TABLE, Primitive
 from ..dialect.graph import Graph, attributes
 from .decompose_composites import splice
 from .template import template_of
 
-NAME = "expand_products"
+NAME = "expand_integers"
 
 
 def run(module: ir.Module, facts) -> None:
     """See the module."""
     graph = Graph(module)
     for op in graph.operations():
-        if op.name == "nova.matmul" and not graph.aval(op.result).dtype.is_floating:
-            operands = list(op.operands)
-            template = template_of(_MATMUL, tuple(graph.aval(v) for v in operands), attributes(op))
+        operands = list(op.operands)
+        expanded = _expanded(op.name, graph.aval(operands[0]).dtype) if operands else None
+        if expanded is not None:
+            template = template_of(expanded, tuple(graph.aval(v) for v in operands), attributes(op))
             with ir.InsertionPoint(op), op.location:
                 graph.replace(op, splice(graph, template, operands))
     graph.sweep()
+
+
+def _expanded(name: str, dtype: DType) -> Primitive | None:
+    if name == "nova.matmul" and not dtype.is_floating:
+        return _MATMUL
+    return _CUMSUM if name == "nova.cumsum" and not (dtype.is_floating or dtype is int64) else None
 
 
 def _product(x, y):
@@ -47,3 +55,4 @@ def _product(x, y):
 
 
 _MATMUL = dataclasses.replace(TABLE["matmul"], compose=_product)
+_CUMSUM = dataclasses.replace(TABLE["cumsum"], compose=lambda x, *, dim: reduce.cumsum(x.to(int64), dim))

@@ -22,3 +22,17 @@ func.func @step(%x: tensor<3x4xf32>, %y: tensor<4x5xf32>) -> tensor<3x5xf32> {
   return %0 : tensor<3x5xf32>
 }
 // ----- unchanged
+
+// ===== running sums of narrow integers
+func.func @step(%x: tensor<3x4xui8>) -> tensor<3x4xi64> {
+  %0 = "nova.cumsum"(%x) {dim = 1 : i64} : (tensor<3x4xui8>) -> tensor<3x4xi64>
+  return %0 : tensor<3x4xi64>
+}
+// -----
+module {
+  func.func @step(%arg0: tensor<3x4xui8>) -> tensor<3x4xi64> {
+    %0 = "nova.cast"(%arg0) {dtype = i64} : (tensor<3x4xui8>) -> tensor<3x4xi64>
+    %1 = "nova.cumsum"(%0) {dim = 1 : i64} : (tensor<3x4xi64>) -> tensor<3x4xi64>
+    return %1 : tensor<3x4xi64>
+  }
+}
