@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import fire_cases
 import numpy as np
 import pytest
 from gpu import needs_gpu
+from gpu_device import POISON, OnDevice, on_device, poison_workspace
 from gpu_fire import fire
 
 import blutrain as bt
@@ -19,13 +21,12 @@ from blutrain import nn, nova
 from blutrain.nova.explain import programs_of
 from blutrain.nova.gpu import executable as executable_file
 from blutrain.nova.gpu import launch_code, lower
-from blutrain.nova.gpu.assemble import AssembledKernel, AssembleJob, assemble, plan_jobs, ptxas_path
+from blutrain.nova.gpu.assemble import AssembledKernel, AssembleJob, assemble, ptxas_path
 from blutrain.nova.gpu.assemble_report import advice
-from blutrain.nova.plan import BufferRef, ProgramPlan
+from blutrain.nova.plan import BufferRef
 from examples.gpt_mlp.model import MLPGPT, Config
 
 RUNS = 100
-POISON = 0xFF  # NaN in every float format, -1 in every integer
 
 
 def fired(assembled: list[AssembledKernel], salt: int) -> list[AssembledKernel]:
@@ -59,69 +60,24 @@ def test_delays_and_poison_change_neither_registers_nor_order():
 # -------------------------------------------------------------------- every family
 
 
-class OnDevice:
-    """A program on the device, run from poisoned memory."""
-
-    def __init__(self, plan: ProgramPlan, salt: int | None):
-        from blutrain.nova.gpu.driver import driver
-        from blutrain.nova.gpu.memory import DeviceMemory
-
-        assembled = assemble(plan_jobs(plan), strict=False)
-        if salt is not None:  # another text, so that the code is not taken for the one that is loaded already
-            assembled = fired(assembled, salt)
-            kernels = tuple(replace(kernel, text=f"{kernel.text}\n// fire {salt}") for kernel in plan.kernels)
-            plan = replace(plan, kernels=kernels)
-        self.plan, memory = plan, DeviceMemory(bt.device("cuda"))
-        with memory.activate():
-            self.executable = executable_file.Executable(plan, assembled, driver(), memory)
-
-    def run(self, arrays: list, aliases: tuple[int, ...]) -> list:
-        """The bytes of all results, on the device. `arrays` are on the device; what is updated in place is copied."""
-        import cupy
-
-        operands = [array.copy() if i in aliases else array for i, array in enumerate(arrays)]
-        sizes = self.plan.sizes("output")
-        results = [
-            operands[a] if a >= 0 else cupy.full(max(size, 1), POISON, cupy.uint8)[:size]
-            for a, size in zip(aliases, sizes, strict=True)
-        ]
-        for i, operand in enumerate(operands):
-            self.executable.bind(i, operand.data.ptr)
-        for i, result in enumerate(results):
-            self.executable.bind_output(i, result.data.ptr)
-        poison_workspace(self.executable)
-        self.executable.launch()
-        return [result.reshape(-1).view(cupy.uint8) for result in results]
-
-
-def poison_workspace(executable) -> None:
-    size = max(kernel.workspace_bytes for kernel in executable.plan.kernels)
-    executable._owned._workspace.memset_async(POISON, size)
-
-
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs_gpu) for name in fire_cases.CASES])
 def test_a_hundred_runs_have_the_bits_of_the_undisturbed_one(name):
     import cupy
 
     case = fire_cases.make(name)
-    arrays = [cupy.asarray(bytes_of(array)) for array in case.arrays()]
-    wanted = OnDevice(case.plan(), None).run(arrays, case.aliases)
-    wanted = [array.copy() for array in wanted]
+    arrays = [on_device(array) for array in case.arrays()]
+    wanted = OnDevice(case.plan()).run(arrays)
     for salt in (1, 2):
-        program = OnDevice(case.plan(), salt)
+        program = OnDevice(case.plan(), partial(fired, salt=salt))
         differ = cupy.zeros(len(wanted), cupy.int64)
         for _ in range(RUNS // 2):
-            for i, (got, want) in enumerate(zip(program.run(arrays, case.aliases), wanted, strict=True)):
+            for i, (got, want) in enumerate(zip(program.run(arrays), wanted, strict=True)):
                 differ[i] += (got != want).any()
         assert not cupy.asnumpy(differ).any(), f"runs that differ, by result: {cupy.asnumpy(differ)} of {RUNS // 2}"
     for (shape, dtype), want in zip(case.results, wanted, strict=True):
         if dtype in ("f32", "f64") and shape:
             values = cupy.asnumpy(want).view(np.float32 if dtype == "f32" else np.float64)
             assert np.isfinite(values).all(), "poison is left"
-
-
-def bytes_of(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 # -------------------------------------------------------------------- whole steps
