@@ -25,12 +25,13 @@ from mlir import ir
 from blutrain.nova.gpu.assemble import AssembleJob, assemble
 from blutrain.nova.gpu.hopper.schedule import Schedule
 from blutrain.nova.gpu.kernel import WORKSPACE
+from blutrain.nova.kernel import Unsupported
 from blutrain.nova.passes.configure import config_attribute
 from blutrain.nova.target_gpu import gpu_facts
 
 # --- what ptxas says: no spills and no C75xx (assemble raises for either), whatever the schedule
 
-COOPERATIVE = {"pingpong": False, "split": 1, "staging": 1, "multicast": ""}
+COOPERATIVE = {"pingpong": False, "split": 1, "staging": 1, "multicast": "", "fetch": 2}
 PTXAS = [
     *((plain, lay, (1024, 768, 768), dt, {}) for lay in LAYOUTS for dt in ("bf16", "tf32")),
     *((bias_gelu, lay, (520, 264, 384), dt, {}) for lay in ("NT", "NN") for dt in ("bf16", "tf32")),
@@ -97,7 +98,8 @@ def test_tf32_layouts():
 
 
 def test_tf32_rounds_on_load_and_f32_results_do_not():
-    maps = product_phase(generate(plain("NT", 1024, 1024, 512, "tf32"), split=1, pingpong=False)).tensor_maps
+    schedule = COOPERATIVE | {"tile_m": 128, "tile_n": 128, "stages": 4}
+    maps = product_phase(generate(plain("NT", 1024, 1024, 512, "tf32"), **schedule)).tensor_maps
     assert [m.dtype for m in maps] == ["tf32", "tf32", "f32"]
 
 
@@ -112,7 +114,13 @@ def test_results_that_tma_cannot_write_leave_from_registers():
     """Rows of 77 f32 are not a multiple of 16 bytes; a transposed result is contiguous along m."""
     assert len(product_phase(generate(plain("NT", 129, 77, 160, "bf16", out="f32"))).tensor_maps) == 2
     kernel = generate(gated("NT", 520, 264, 384, "bf16"))
-    assert [m.operand for m in product_phase(kernel).tensor_maps] == [0, 1, 4]
+    assert [m.operand for m in product_phase(kernel).tensor_maps] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]  # 2 and 3: fetched for the epilogue
 
 
 def test_partial_column_sums_have_a_row_for_each_share_of_a_tile():
@@ -121,6 +129,18 @@ def test_partial_column_sums_have_a_row_for_each_share_of_a_tile():
     )
     assert [phase.symbol.split("_")[-1] for phase in kernel.phases] == ["product", "columns"]
     assert kernel.workspace_bytes == (5 * 2) * (3 * 128) * 4
+
+
+def test_operands_of_the_epilogue_are_fetched_in_whole_rounds():
+    """A matrix and a row factor come through 2 sets of blocks for each consumer, whose share of a tile is 2 chunks."""
+    schedule = COOPERATIVE | {"tile_m": 128, "tile_n": 128, "stages": 3}
+    text = gated("NT", 520, 264, 384, "bf16")
+    fetched = product_phase(generate(text, **schedule))
+    assert [m.operand for m in fetched.tensor_maps] == [0, 1, 2, 3, 4]
+    assert fetched.tensor_maps[2].box == (64, 64) and fetched.tensor_maps[3].box == (64, 1)
+    assert fetched.shared_bytes - product_phase(generate(text, **schedule | {"fetch": 0})).shared_bytes >= 2 * 2 * 8192
+    with pytest.raises(Unsupported, match="2 chunks, not a multiple of 3"):
+        generate(text, **schedule | {"fetch": 3})
 
 
 @pytest.mark.parametrize("where", ["workspace", "cluster"])

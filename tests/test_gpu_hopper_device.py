@@ -11,7 +11,7 @@ from blutrain.nova.plan import BufferRef, InputSpec, Launch, OutputSpec, Program
 
 pytestmark = needs_gpu
 
-COOPERATIVE = {"pingpong": False, "split": 1, "staging": 1, "multicast": "", "stages": 3}
+COOPERATIVE = {"pingpong": False, "split": 1, "staging": 1, "multicast": "", "fetch": 2, "stages": 3}
 RUNS = 5
 
 

@@ -129,13 +129,15 @@ class Builder(Emitter):
         return results
 
     def either(self, condition: str, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        self.when(condition, then)
-        self._open()
-        otherwise()
-        lines = self._close()
-        last = self.blocks[self.depth].pop()
-        self.line(last.strip() + " else {")
-        self.blocks[self.depth] += lines
+        bodies = []
+        for body in (then, otherwise):
+            self._open()
+            body()
+            bodies.append(self._close())
+        self.line(f"scf.if {condition} {{")
+        self.blocks[self.depth] += bodies[0]
+        self.line("} else {")
+        self.blocks[self.depth] += bodies[1]
         self.line("}")
 
     def asm(self, text: str, constraints: str, arguments: Sequence[tuple[str, str]] = (), result: str = "") -> str:

@@ -14,7 +14,8 @@ from blutrain.nova.gpu.hopper.tiles import WARPGROUP
 from blutrain.nova.gpu.hopper.values import Origin, Values
 
 if TYPE_CHECKING:
-    from blutrain.nova.gpu.hopper.epilogue import Epilogue, Piece
+    from blutrain.nova.gpu.hopper.epilogue import Epilogue
+    from blutrain.nova.gpu.hopper.pieces import Piece
 
 
 class ColumnSums:

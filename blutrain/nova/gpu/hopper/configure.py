@@ -10,42 +10,51 @@ top with their meaning.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
 
-from blutrain.nova.gpu.hopper.epilogue import full_loads, staged_stores, staging_bytes
+from blutrain.nova.gpu.hopper.pieces import fetched_loads, full_loads, num_chunks, staged_stores, tile_of
 from blutrain.nova.gpu.hopper.problem import Problem
-from blutrain.nova.gpu.hopper.schedule import Schedule
-from blutrain.nova.gpu.hopper.tiles import Tiles
+from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS, Schedule
+from blutrain.nova.gpu.hopper.tiles import SWIZZLE_ATOM, Tiles
 from blutrain.nova.kernel import ITEM_BYTES, Unsupported
 from blutrain.nova.target_gpu import GpuFacts
 
 CLOCK_GHZ = 1.755  # under load
 # Cycles of one k-step (128 bytes of k) of a tile: rows * columns / 32 at the tensor core's full rate.
 PRODUCTS_PER_CYCLE = 32.0
-STEP_SLACK = {"shared": 1.08, "register": 1.22}  # over that, measured in steady state
+STEP_SLACK = 1.04  # over that, measured in steady state
+SHARED_BYTES_PER_CYCLE = 124.0  # that TMA, wgmma and fragment loads together move to and from an SM's shared memory
 LAUNCH_US = 2.0  # of a kernel in a graph, until its first tile is under way
 FILL_CYCLES = 1400.0  # latency of the first k-step: tensor map, TMA, first wgmma
 EPILOGUE_CYCLES = 0.085  # per element of a tile and byte of result, by one warpgroup pair
-L2_BYTES_PER_CYCLE = 42.0  # that one SM takes from the L2 when all do
+L2_BYTES_PER_CYCLE = 50.0  # that one SM takes from the L2 when all do
 STREAM_GB_S = 0.88  # of the memory bandwidth that a product's traffic reaches
 PHASE_US = 2.2  # of a phase before or after
 MAX_SPLIT = 16
 MAX_LIVE_VALUES = {2: 192, 3: 160}  # by consumers
 TILE_SHAPES = {
     "cooperative": ((256, 128), (128, 256), (256, 160), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64)),
-    "pingpong": ((128, 128), (64, 256), (64, 192), (64, 128), (64, 64), (128, 96), (128, 64)),
+    "pingpong": ((128, 128), (128, 192), (64, 256), (64, 192), (64, 128), (64, 64), (128, 96), (128, 64)),
     "register": ((128, 256), (128, 192), (128, 128), (64, 128), (64, 256)),
     "register wide": ((192, 192), (128, 192), (64, 192)),
     "register pingpong": ((128, 128), (192, 64), (128, 64), (64, 128)),
 }  # register: (q, p); "wide": three consumers
-MIN_STAGES, MAX_STAGES = 3, 8
+MIN_STAGES, GOOD_STAGES, MAX_STAGES = 3, 4, 8
+FETCH_DEPTHS = (4, 3, 2, 1)  # buffers for operands of (m, n), in order of preference
 
 
 def tiles_of(problem: Problem, schedule: Schedule, facts: GpuFacts) -> Tiles:
     tiles = Tiles(problem, schedule, facts.shared_bytes_per_block, facts.sms, len(problem.contract.reductions))
-    bytes_ = sum(staging_bytes(tiles, store) for store in staged_stores(tiles))
-    return dataclasses.replace(tiles, staging_set_bytes=bytes_)
+    staging, fetch = (
+        sum(tile_of(tiles, access).room for access in accesses)
+        for accesses in ([s.access for s in staged_stores(tiles)], fetched_loads(tiles))
+    )
+    fetch = (
+        -(-fetch // SWIZZLE_ATOM) * SWIZZLE_ATOM if fetch > SWIZZLE_ATOM else fetch
+    )  # matrices lie on whole patterns
+    return dataclasses.replace(tiles, staging_set_bytes=staging, fetch_set_bytes=fetch, num_chunks=num_chunks(tiles))
 
 
 def configure(problem: Problem, facts: GpuFacts) -> Schedule:
@@ -87,18 +96,30 @@ def _fits_registers(tiles: Tiles) -> bool:
 
 
 def _multicasts(schedule: Schedule, problem: Problem, facts: GpuFacts) -> tuple[str, ...]:
-    """Which tiles two blocks may share; not where blocks of a cluster split k."""
-    return ("",) if schedule.split > 1 or not facts.clusters(2) else ("", "n", "m")
+    """Which tiles two blocks may share; not where the blocks of a cluster split k."""
+    clustered = schedule.split > 1 and schedule.split_in == "cluster"
+    return ("",) if clustered or not facts.clusters(2) else ("", "n", "m")
 
 
 def _deepest(schedule: Schedule, problem: Problem, facts: GpuFacts) -> Iterator[Schedule]:
-    """The schedule with as many stages as fit; one staging buffer where two leave too few."""
-    for staging in (2, 1):
-        schedule = dataclasses.replace(schedule, staging=staging)
+    """The schedule with as many stages as fit; fewer buffers of the epilogue where the most leave too few."""
+    buffers = _buffers(problem, schedule, facts)
+    for least, (staging, fetch) in itertools.product((GOOD_STAGES, MIN_STAGES), buffers):
+        schedule = dataclasses.replace(schedule, staging=staging, fetch=fetch)
         stages = _stages(problem, schedule, facts)
-        if stages >= MIN_STAGES:
+        if stages >= least:
             yield dataclasses.replace(schedule, stages=stages, group_m=_group(problem, schedule))
             return
+
+
+def _buffers(problem: Problem, schedule: Schedule, facts: GpuFacts) -> list[tuple[int, int]]:
+    """Numbers of buffers for results and for operands, best first. A tile takes whole rounds of the fetching ring."""
+    tiles = tiles_of(problem, dataclasses.replace(schedule, fetch=1), facts)
+    if not fetched_loads(tiles):
+        return [(2, 0), (1, 0)]
+    chunks = num_chunks(tiles)
+    depths = [depth for depth in FETCH_DEPTHS if chunks % depth == 0]
+    return [*((staging, depth) for depth in depths for staging in (2, 1)), (2, 0), (1, 0)]
 
 
 def _repacks(problem: Problem) -> list[str]:
@@ -135,8 +156,8 @@ def _splits(problem: Problem, tile_m: int, tile_n: int, variant: str, facts: Gpu
 
 def _stages(problem: Problem, schedule: Schedule, facts: GpuFacts) -> int:
     tiles = tiles_of(problem, schedule, facts)
-    fixed = tiles.staging_bytes + tiles.sums_bytes
-    room = facts.shared_bytes_per_block - fixed - 16 * MAX_STAGES
+    fixed = tiles.staging_bytes + tiles.fetch_bytes + tiles.sums_bytes
+    room = facts.shared_bytes_per_block - fixed - 16 * (MAX_STAGES + schedule.fetch * schedule.consumers)
     return min(MAX_STAGES, room // tiles.stage_bytes)
 
 
@@ -152,11 +173,10 @@ def _group(problem: Problem, schedule: Schedule) -> int:
 def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
     """Microseconds of one launch of all phases."""
     problem, s = tiles.problem, tiles.schedule
-    form = "register" if tiles.in_registers else "shared"
     area = s.tile_m * s.tile_n
-    step = area / PRODUCTS_PER_CYCLE * STEP_SLACK[form]
+    step = area / PRODUCTS_PER_CYCLE * STEP_SLACK
     shared = tiles.tile(s.multicast) * 64 if s.multicast else 0  # half of the shared tile comes from the other block
-    step = max(step, (tiles.stage_bytes - shared) / L2_BYTES_PER_CYCLE, 64.0)
+    step = max(step, _shared_bytes(tiles) / SHARED_BYTES_PER_CYCLE, (tiles.stage_bytes - shared) / L2_BYTES_PER_CYCLE)
     work = tiles.k_steps * step
     out_bytes = sum(ITEM_BYTES[st.access.dtype] for st in problem.contract.stores)
     finish = area * EPILOGUE_CYCLES * (out_bytes if s.split == 1 else 4) * (2 if tiles.in_registers else 1)
@@ -175,6 +195,13 @@ def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
     if problem.contract.reductions:
         us += PHASE_US
     return us
+
+
+def _shared_bytes(tiles: Tiles) -> int:
+    """What a k-step moves to and from shared memory: TMA writes both tiles; the p tile is read once, by wgmma or as
+    fragments, the q tile once for every 64 rows of p.
+    """
+    return tiles.stage_bytes + tiles.p_bytes + tiles.q_bytes * tiles.p_tile // CONSUMER_ROWS
 
 
 def _concurrent(tiles: Tiles, facts: GpuFacts) -> int:

@@ -11,10 +11,12 @@ from blutrain.nova.gpu.emit_region import check_region
 from blutrain.nova.gpu.hopper import columns, repack, split
 from blutrain.nova.gpu.hopper import configure as configurator
 from blutrain.nova.gpu.hopper.builder import Builder, Module
-from blutrain.nova.gpu.hopper.epilogue import Epilogue, staged_stores, store_map
+from blutrain.nova.gpu.hopper.epilogue import Epilogue
+from blutrain.nova.gpu.hopper.fetch import Fetch
 from blutrain.nova.gpu.hopper.machine import cluster_barrier
 from blutrain.nova.gpu.hopper.mainloop import emit_main
 from blutrain.nova.gpu.hopper.operands import copies
+from blutrain.nova.gpu.hopper.pieces import fetched_loads, staged_stores, tile_map
 from blutrain.nova.gpu.hopper.problem import read_problem
 from blutrain.nova.gpu.hopper.schedule import Schedule
 from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
@@ -90,13 +92,15 @@ def generate(kernel: Kernel, facts: GpuFacts, config: dict[str, Any]) -> GpuKern
         flops=2 * problem.batch * problem.m * problem.n * problem.k,
         predicted_us=configurator.predict_us(tiles, facts),
         schedule=describe(tiles),
+        unit="tf32" if problem.dtype == "tf32" else "bf16",
     )
 
 
 def tensor_maps(tiles: Tiles) -> tuple[TensorMap, ...]:
-    """Of the factors along p and q, then of the staged results."""
+    """Of the factors along p and q, of the operands that TMA fetches for the epilogue, of the staged results."""
     factors = [copies(tiles, axis).map for axis in (tiles.p_axis, tiles.q_axis)]
-    maps = (*factors, *(store_map(tiles, s) for s in staged_stores(tiles)))
+    accesses = [*fetched_loads(tiles), *(s.access for s in staged_stores(tiles))]
+    maps = (*factors, *(tile_map(tiles, access) for access in accesses))
     for map_ in maps:
         if problem := map_.problem():
             raise Unsupported(f"hopper: tensor map: {problem}")
@@ -110,7 +114,9 @@ def _emit_product(out: Builder, tiles: Tiles) -> None:
         emit_main(out, tiles, 0, split.emit_partial(out, tiles))
     else:
         epilogue = Epilogue(out, tiles)
-        emit_main(out, tiles, len(epilogue.staged), epilogue, epilogue.finish, epilogue.prefetch)
+        fetcher = (lambda thread, consumer: Fetch(out, tiles, thread, consumer)) if epilogue.fetched else None
+        num_maps = len(epilogue.fetched) + len(epilogue.staged)
+        emit_main(out, tiles, num_maps, epilogue, epilogue.finish, epilogue.prefetch, fetcher)
 
 
 def describe(tiles: Tiles) -> str:
@@ -120,6 +126,7 @@ def describe(tiles: Tiles) -> str:
     parts += [f"{s.stages} stages", f"{s.consumers} consumers"] if s.consumers != 2 else [f"{s.stages} stages"]
     parts += [f"{tiles.register_axis} in registers"] if tiles.in_registers else []
     parts += [f"{s.multicast} tiles shared"] if s.multicast else []
+    parts += [f"{s.fetch} chunks fetched"] if s.fetch else []
     parts += [f"split {s.split} ({s.split_in})"] if s.split > 1 else []
     parts += [f"{s.repack} repacked"] if s.repack else []
     return ", ".join(parts)

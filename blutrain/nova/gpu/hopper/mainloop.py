@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from blutrain.nova.gpu.hopper import machine
 from blutrain.nova.gpu.hopper.builder import Builder, Integer
@@ -23,7 +24,9 @@ SLOT_BYTES = 64 * 128  # 64 rows of the p tile
 
 @dataclass(frozen=True)
 class Place:
-    """One tile of work: its first row and column, its batch index, its range of k, its number among the output's."""
+    """One tile of work: its first row and column, its batch index, its range of k, its number among the output's; how
+    many tiles its consumer has had before.
+    """
 
     m: Integer
     n: Integer
@@ -31,6 +34,7 @@ class Place:
     digits: tuple[Integer, ...]
     split: Integer
     number: Integer
+    turn: Integer = 0
 
     def along(self, axis: str) -> Integer:
         return self.m if axis == "m" else self.n
@@ -47,6 +51,14 @@ class Consumer:
 
 
 Epilogue = Callable[[list[str], Place, Consumer], None]
+
+
+class Fetcher(Protocol):
+    """Brings operands of the epilogue for one consumer."""
+
+    def initialise(self) -> None: ...
+
+    def fill(self, place: Place, slot: Integer, at: Sequence[str], /) -> Sequence[str]: ...
 
 
 def locate(out: Builder, tiles: Tiles, work: Integer, rank: Integer = 0) -> Place:
@@ -74,6 +86,8 @@ def locate(out: Builder, tiles: Tiles, work: Integer, rank: Integer = 0) -> Plac
         digits.insert(0, out.rem(rest, dim.extent))
         rest = out.div(rest, dim.extent)
     m, n = out.mul(row, tiles.schedule.tile_m), out.mul(column, tiles.schedule.tile_n)
+    if tiles.pair == 2:
+        number = out.add(out.mul(number, 2), rank)
     return Place(m, n, batch, tuple(digits), split, number)
 
 
@@ -84,20 +98,25 @@ def _nothing(*_: object) -> None:
 def emit_main(
     out: Builder,
     tiles: Tiles,
-    num_store_maps: int,
+    num_maps: int,
     epilogue: Epilogue,
     finish: Callable[[Consumer], None] = _nothing,
     prefetch: Callable[[Place, Consumer], None] = _nothing,
+    fetcher: Callable[[Thread, Integer], Fetcher] | None = None,
 ) -> None:
-    """The body of the kernel. `prefetch(place, consumer)` runs before a tile's product, `epilogue` gets its sums,
-    `finish(consumer)` runs once at a consumer's end.
+    """The body of the kernel, with `num_maps` tensor maps beside the factors'. `prefetch(place, consumer)` runs before a
+    tile's product, `epilogue` gets its sums, `finish(consumer)` runs once at a consumer's end; `fetcher(thread,
+    number of a consumer)` brings operands of the epilogue from a warp of its own.
     """
     thread = Thread.read(out)
     ring = Ring(out, out.add(thread.shared, tiles.barrier_offset), tiles.schedule.stages)
 
     def start() -> None:
         ring.initialise(tiles.schedule.slots * (4 if tiles.in_registers else 1) * tiles.pair)
-        for i in range(2 + num_store_maps):
+        if fetcher is not None:
+            for number in range(tiles.schedule.consumers):
+                fetcher(thread, number).initialise()
+        for i in range(2 + num_maps):
             out.line(f"nvvm.prefetch tensormap, %map{i} : !llvm.ptr")
 
     out.when(out.compare("eq", thread.index, 0), start)
@@ -108,7 +127,7 @@ def emit_main(
     warpgroup = out.bits("shrui", thread.warp, 2)
     out.either(
         out.compare("eq", warpgroup, 0),
-        lambda: _emit_producer(out, tiles, thread, ring),
+        lambda: _emit_producer(out, tiles, thread, ring, fetcher),
         lambda: _emit_consumer(out, tiles, thread, ring, warpgroup, epilogue, finish, prefetch),
     )
     if tiles.pair == 2:  # no block may end while the other one still writes to its shared memory
@@ -129,7 +148,9 @@ def rank_of(out: Builder, tiles: Tiles, thread: Thread) -> Integer:
     return out.rem(thread.block, tiles.cluster)
 
 
-def _emit_producer(out: Builder, tiles: Tiles, thread: Thread, ring: Ring) -> None:
+def _emit_producer(
+    out: Builder, tiles: Tiles, thread: Thread, ring: Ring, fetcher: Callable[[Thread, Integer], Fetcher] | None
+) -> None:
     out.line(f"nvvm.setmaxregister decrease {PRODUCER_REGISTERS[tiles.schedule.consumers]}")
     elected = out.value("nvvm.elect.sync -> i1")
     leads = out.both(out.compare("eq", thread.warp, 0), elected)
@@ -161,9 +182,33 @@ def _emit_producer(out: Builder, tiles: Tiles, thread: Thread, ring: Ring) -> No
         out.repeat(first_work(out, tiles, thread), tiles.total_work, tiles.workers, tile, places)
 
     out.when(leads, run)
+    if fetcher is not None:
+        number = out.sub(thread.warp, 1)
+        serves = out.both(out.compare("ult", number, tiles.schedule.consumers), elected)
+        out.when(serves, lambda: _emit_fetches(out, tiles, thread, number, fetcher(thread, number)))
     if tiles.clustered:  # the blocks of a cluster end together: they read each other's shared memory
         machine.cluster_barrier(out)
         machine.cluster_barrier(out)
+
+
+def _emit_fetches(out: Builder, tiles: Tiles, thread: Thread, number: Integer, fetcher: Fetcher) -> None:
+    """What consumer `number` will read for its tiles."""
+    rank = rank_of(out, tiles, thread)
+    slot = 0 if tiles.schedule.pingpong else number
+
+    def tile(work: str, at: list[str]) -> Sequence[str]:
+        return fetcher.fill(locate(out, tiles, work, rank), slot, at)
+
+    first, step = consumer_work(out, tiles, thread, number)
+    out.repeat(first, tiles.total_work, step, tile, [(out.name(0), "i32")] * 2)
+
+
+def consumer_work(out: Builder, tiles: Tiles, thread: Thread, number: Integer) -> tuple[Integer, int]:
+    """The first tile (or pair) of consumer `number`, and the step to the next."""
+    first, step = first_work(out, tiles, thread), tiles.workers
+    if not tiles.schedule.pingpong:
+        return first, step
+    return out.add(first, out.mul(number, step)), 2 * step
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,29 +313,31 @@ def _emit_consumer(
     sums = _sums(out, tiles, ring, consumer)
     stage, parity = ring.start()
     rank = rank_of(out, tiles, thread)
-    first, step = first_work(out, tiles, thread), tiles.workers
+    first, step = consumer_work(out, tiles, thread, number)
     if schedule.pingpong:
-        first, step = out.add(first, out.mul(number, tiles.workers)), 2 * tiles.workers
         is_second = out.compare("eq", number, 1)
         out.when(is_second, lambda: machine.arrive_named_barrier(out, machine.ORDER_BARRIER, 2 * WARPGROUP))
         behind, its_parity = ring.advance(stage, parity, tiles.k_steps)
         stage, parity = out.select(is_second, behind, stage), out.select(is_second, its_parity, parity)
 
     def tile(work: str, at: list[str]) -> Sequence[str]:
-        place = locate(out, tiles, work, rank)
+        stage, parity, turn = at
+        place = replace(locate(out, tiles, work, rank), turn=turn)
         prefetch(place, consumer)
         if schedule.pingpong:  # one consumer multiplies while the other runs its epilogue
             machine.named_barrier(out, out.add(number, machine.ORDER_BARRIER), 2 * WARPGROUP)
-        stage, parity, last, running = sums.start(*at)
+        stage, parity, last, running = sums.start(stage, parity)
         if schedule.pingpong:
             other = out.value(f"arith.subi {out.name(machine.ORDER_BARRIER + 1)}, {number} : i32")
             machine.arrive_named_barrier(out, other, 2 * WARPGROUP)
         finished = sums.wgmma.wait_all(out, running)
         sums.release(last)
         epilogue(finished, place, consumer)
-        return ring.advance(stage, parity, tiles.k_steps) if schedule.pingpong else (stage, parity)
+        if schedule.pingpong:
+            stage, parity = ring.advance(stage, parity, tiles.k_steps)
+        return stage, parity, out.name(out.add(turn, 1))
 
-    out.repeat(first, tiles.total_work, step, tile, [(stage, "i32"), (parity, "i32")])
+    out.repeat(first, tiles.total_work, step, tile, [(x, "i32") for x in (stage, parity, out.name(0))])
     finish(consumer)
 
 

@@ -22,7 +22,8 @@ class Schedule:
     split: ranges of k, summed in order by a second phase (`split_in` "workspace") or by the blocks of a cluster
     ("cluster"). repack: the factor ("m" or "n") that a first phase copies k-major, "" for none. staging: buffers of
     each consumer between accumulators and TMA stores. multicast: the factor ("m" or "n") whose tiles the two blocks of a
-    cluster share, each copying a half to both; "" for none.
+    cluster share, each copying a half to both; "" for none. fetch: buffers of each consumer for chunks of operands of
+    (m, n), which TMA brings before the epilogue asks; 0: it loads them itself.
     """
 
     tile_m: int
@@ -36,6 +37,7 @@ class Schedule:
     repack: str = ""
     staging: int = 2
     multicast: str = ""
+    fetch: int = 0
 
     def to_config(self) -> dict[str, Any]:
         return {"family": "sm_90a", **dataclasses.asdict(self)}

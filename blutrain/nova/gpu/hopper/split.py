@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blutrain.nova.gpu.hopper.builder import Builder, Integer, struct
-from blutrain.nova.gpu.hopper.epilogue import Epilogue, Piece, pieces, thread_origin
+from blutrain.nova.gpu.hopper.epilogue import Epilogue
 from blutrain.nova.gpu.hopper.machine import CONSUMER_BARRIER, Thread, cluster_barrier, named_barrier
 from blutrain.nova.gpu.hopper.mainloop import Consumer, Place, locate, rank_of
+from blutrain.nova.gpu.hopper.pieces import Piece, num_chunks, pieces, thread_origin
 from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
-from blutrain.nova.gpu.hopper.values import Run
+from blutrain.nova.gpu.hopper.values import Run, Values
 
 VECTOR = 4  # accumulators kept together
 VECTOR_TYPE = "vector<4xf32>"
@@ -28,10 +29,6 @@ class Chunk:
     row: Integer
     column: Integer
     group: Integer  # groups of four accumulators to add
-
-
-def num_chunks(tiles: Tiles) -> int:
-    return len(pieces(tiles))
 
 
 def locate_chunk(out: Builder, tiles: Tiles, number: Integer) -> Chunk:
@@ -69,7 +66,8 @@ def finish_chunk(
     origin = thread_origin(out, epilogue.tiles, m, n, place.batch, consumer)
     elements = {g: [out.element(v, i, "f32", VECTOR) for i in range(VECTOR)] for g, v in vectors.items()}
     moved = [Piece(Run(p.run.row, p.run.column, p.run.lanes), p.accumulators) for p in chunk.pieces]
-    epilogue.chunk(moved, lambda a: elements[a // VECTOR][a % VECTOR], origin)
+    values = Values(out, epilogue.contract, origin)
+    epilogue.chunk(values, moved, lambda a: elements[a // VECTOR][a % VECTOR])
 
 
 # --- through the workspace
@@ -115,7 +113,7 @@ def emit_sum(out: Builder, tiles: Tiles) -> None:
     slot, number = out.div(rest, chunks), out.rem(rest, chunks)
     consumer = Consumer(thread, thread.index, 0, slot)
     chunk = locate_chunk(out, tiles, number)
-    place = locate(out, tiles, tile)
+    place = locate(out, tiles, out.div(tile, tiles.pair), out.rem(tile, tiles.pair))
     totals: dict[int, str] = {}
     for split in range(tiles.schedule.split):
         base = _partial(out, tiles, out.add(tile, split * tiles.output_tiles), slot, thread.index)

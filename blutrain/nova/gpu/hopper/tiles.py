@@ -30,6 +30,8 @@ class Tiles:
     num_sms: int
     num_reductions: int = 0
     staging_set_bytes: int = 0  # a consumer's buffers for a chunk of each result that leaves through shared memory
+    fetch_set_bytes: int = 0  # and for a chunk of each operand that comes through it
+    num_chunks: int = 0  # of a consumer's share of a tile
 
     # --- the product's axes as wgmma sees them
 
@@ -194,8 +196,17 @@ class Tiles:
         return self.schedule.consumers * self.schedule.staging * self.staging_set_bytes
 
     @property
-    def sums_offset(self) -> int:
+    def fetch_offset(self) -> int:
         return self.staging_offset + self.staging_bytes
+
+    @property
+    def fetch_bytes(self) -> int:
+        """Of all consumers."""
+        return self.schedule.consumers * self.schedule.fetch * self.fetch_set_bytes
+
+    @property
+    def sums_offset(self) -> int:
+        return self.fetch_offset + self.fetch_bytes
 
     @property
     def sums_bytes(self) -> int:
@@ -212,8 +223,13 @@ class Tiles:
         return used
 
     @property
-    def total_shared_bytes(self) -> int:
+    def fetch_barrier_offset(self) -> int:
         return self.barrier_offset + 2 * BARRIER_BYTES * self.schedule.stages
+
+    @property
+    def total_shared_bytes(self) -> int:
+        fetches = self.schedule.fetch > 0 and self.fetch_set_bytes > 0
+        return self.fetch_barrier_offset + 2 * BARRIER_BYTES * self.schedule.fetch * self.schedule.consumers * fetches
 
     # --- workspace
 
@@ -308,7 +324,11 @@ class Tiles:
             (s.split > 1 and self.num_reductions, "split k with column reductions"),
             (s.split > 1 and self.problem.contract.row_reductions, "split k with row reductions"),
             (s.stages < 2, "fewer than two stages"),
-            (s.multicast and s.split > 1, "multicast with split k"),
+            (
+                self.fetch_set_bytes > 0 and self.num_chunks % s.fetch != 0,
+                f"{self.num_chunks} chunks, not a multiple of {s.fetch}",
+            ),
+            (s.multicast and self.clustered, "multicast where the blocks of a cluster split k"),
             (
                 s.multicast and self.tile(s.multicast) % self.shared_unit,
                 f"a shared tile not of {self.shared_unit} rows",

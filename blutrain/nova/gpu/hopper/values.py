@@ -112,15 +112,28 @@ class Values:
     # --- memory
 
     def load(self, access: Access, run: Run) -> str:
+        return self._once(self._place(access, run), lambda: self._load(access, run))
+
+    def provide(self, access: Access, run: Run, vector: str) -> None:
+        """Elements of an operand that are in registers already."""
+        self._known[self._place(access, run)] = vector
+
+    def _place(self, access: Access, run: Run) -> tuple:
         moves = tuple(self._moves(access, axis) for axis in AXES)
-        key = ("load", access, run.row if moves[1] else None, (run.column, run.lanes) if moves[2] else run.lanes)
-        return self._once(key, lambda: self._load(access, run))
+        return "load", access, run.row if moves[1] else None, (run.column, run.lanes) if moves[2] else run.lanes
 
     def _load(self, access: Access, run: Run) -> str:
         out, dtype, item = self.out, memory_dtype(access.dtype), ITEM_BYTES[access.dtype]
         assert isinstance(access.source, Operand)
-        constant = access.source.index not in self.aliased
-        if not self._moves(access, "n"):
+        # A load for each element must stay behind the turn of the other consumer: ptxas moves constant ones.
+        constant = access.source.index not in self.aliased and not (
+            self._moves(access, "m") and self._moves(access, "n")
+        )
+        if not any(self._moves(access, axis) for axis in AXES):
+            with out.scope(0):  # the same for all tiles: out of their loop, where nobody waits for it
+                element = out.load(self._element(access, run, 0), dtype, item, constant)
+            lanes = out.vector([element] * run.lanes, dtype)
+        elif not self._moves(access, "n"):
             element = out.load(self._element(access, run, 0), dtype, item, constant)
             lanes = out.vector([element] * run.lanes, dtype)
         elif is_vector(self.contract, access, run.lanes):

@@ -1,0 +1,232 @@
+"""What a thread holds of a tile's sums, in chunks; and which matrices TMA moves a chunk at a time.
+
+A chunk is what a consumer finishes at once. Its results may leave, and operands of the epilogue may come, through
+blocks of shared memory that TMA reads and writes (`block`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blutrain.nova.contract.form import Contract, Store, loads
+from blutrain.nova.gpu.hopper.builder import Builder, Integer
+from blutrain.nova.gpu.hopper.mainloop import Consumer
+from blutrain.nova.gpu.hopper.operands import fragment_row
+from blutrain.nova.gpu.hopper.problem import TMA_ALIGNMENT
+from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS, STAGE_ROW_BYTES
+from blutrain.nova.gpu.hopper.tiles import Tiles
+from blutrain.nova.gpu.hopper.values import Origin, Run
+from blutrain.nova.gpu.kernel import TensorMap
+from blutrain.nova.kernel import ITEM_BYTES, Access, Operand, linear_step
+
+TILED_DTYPES = ("f32", "bf16", "f16")
+BOX_ALIGNMENT = 128  # bytes, of what TMA writes to shared memory without a swizzle
+TRANSPOSED_ROWS = 32  # of a chunk where the product is computed transposed
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of the result and the accumulators that hold it."""
+
+    run: Run
+    accumulators: tuple[int, ...]
+
+
+def pieces(tiles: Tiles) -> list[list[Piece]]:
+    """What one thread holds of a tile, in chunks that belong together: (group of columns, row block).
+
+    The accumulators of a wgmma (PTX ISA, "Register fragments"): [block of rows][8 columns][row half][2 columns].
+    """
+    per_block = tiles.accumulators_per_block
+    if tiles.p_axis == "n":  # transposed: a thread's rows are columns of the result, 2 * blocks neighbours
+        lanes = 2 * tiles.blocks_p
+        rows = [
+            Piece(
+                Run(8 * b + e, 0, lanes),
+                tuple(i // 2 * per_block + 4 * b + 2 * (i % 2) + e for i in range(lanes)),
+            )
+            for b in range(tiles.q_tile // 8)
+            for e in range(2)
+        ]
+        return [rows[i : i + 8] for i in range(0, len(rows), 8)]
+    chunks = []
+    columns = chunk_columns(tiles)
+    for first in range(0, tiles.q_tile, columns):
+        for block in range(tiles.blocks_p):
+            chunk = []
+            for b in range(first // 8, (first + columns) // 8):
+                for half in range(2):
+                    row = 2 * block + half if tiles.in_registers else CONSUMER_ROWS * block + 8 * half
+                    at = block * per_block + 4 * b + 2 * half
+                    chunk.append(Piece(Run(row, 8 * b, 2), (at, at + 1)))
+            chunks.append(chunk)
+    return chunks
+
+
+def num_chunks(tiles: Tiles) -> int:
+    if tiles.p_axis == "n":
+        return tiles.q_tile // TRANSPOSED_ROWS
+    return tiles.q_tile // chunk_columns(tiles) * tiles.blocks_p
+
+
+def chunk_columns(tiles: Tiles) -> int:
+    """Columns of a chunk: 64 where TMA moves one or two matrices of 16 bits (128 bytes of each), else 32."""
+    if tiles.in_registers:
+        return 32
+    accesses = [s.access for s in staged_stores(tiles)] + fetched_loads(tiles)
+    items = [ITEM_BYTES[a.dtype] for a in accesses if axes_of(tiles.problem.contract, a) == "mn"]
+    wide = 64 if 1 <= len(items) <= 2 and max(items) == 2 else 32
+    return wide if tiles.q_tile % wide == 0 else 32
+
+
+def thread_origin(
+    out: Builder, tiles: Tiles, place_m: Integer, place_n: Integer, batch: Integer, consumer: Consumer
+) -> Origin:
+    """The first row and column that a thread holds of the tile at (place_m, place_n)."""
+    thread = consumer.thread
+    pair = out.mul(out.bits("andi", thread.lane, 3), 2)
+    if tiles.in_registers:
+        p = fragment_row(out, tiles, thread, consumer.slot)
+    else:
+        warp = out.bits("andi", thread.warp, 3)
+        p = out.add(out.mul(consumer.slot, CONSUMER_ROWS * tiles.blocks_p), out.mul(warp, 16))
+        p = out.add(p, out.bits("shrui", thread.lane, 2))
+    m, n = (p, pair) if tiles.p_axis == "m" else (pair, p)
+    ragged = frozenset(axis for axis in "mn" if tiles.is_ragged(axis))
+    return Origin(out.add(place_m, m), out.add(place_n, n), batch, ragged)
+
+
+# --- what TMA moves
+
+
+def staged_stores(tiles: Tiles) -> list[Store]:
+    """Results that leave through shared memory."""
+    contract = tiles.problem.contract
+    if tiles.in_registers or tiles.schedule.split > 1:
+        return []
+    return [s for s in contract.stores if is_tiled(contract, s.access) and axes_of(contract, s.access) == "mn"]
+
+
+def fetched_loads(tiles: Tiles) -> list[Access]:
+    """What the epilogue loads through shared memory, where the schedule fetches: all that TMA can read; matrices first."""
+    contract = tiles.problem.contract
+    if not tiles.schedule.fetch or tiles.schedule.split > 1 or tiles.register_axis == "m":
+        return []
+    found = [access for access in all_loads(contract) if is_tiled(contract, access)]
+    return sorted(found, key=lambda access: axes_of(contract, access) != "mn")
+
+
+def all_loads(contract: Contract) -> list[Access]:
+    """What the epilogue loads."""
+    found = [contract.init.access] if contract.init is not None else []
+    reductions = (*contract.reductions, *contract.row_reductions)
+    for value in (*(s.value for s in contract.stores), *(a for r in reductions for a in r.arguments)):
+        found += loads(value)
+    return list(dict.fromkeys(found))
+
+
+def full_loads(contract: Contract) -> list[Access]:
+    """Those of them that move along both m and n: a load for each element."""
+    return [access for access in all_loads(contract) if axes_of(contract, access) == "mn"]
+
+
+def axes_of(contract: Contract, access: Access) -> str:
+    """Along which of m and n an access moves: "mn" for a matrix, "n" or "m" for a vector, "" for a scalar."""
+
+    def moves(axis: str) -> bool:
+        return any(access.strides[d] and contract.generic.extents[d] > 1 for d in contract.axes[axis])
+
+    return "".join(axis for axis in "mn" if moves(axis))
+
+
+def is_tiled(contract: Contract, access: Access) -> bool:
+    """Can TMA move this operand or result: neighbours along its last axis, all other steps multiples of 16 bytes."""
+    item = ITEM_BYTES[access.dtype]
+    if access.dtype not in TILED_DTYPES or access.offset * item % TMA_ALIGNMENT or access.offset < 0:
+        return False
+    axes = axes_of(contract, access)
+    for axis in ("batch", "m", "n"):
+        step = _step(contract, access, axis)
+        if step is None or step < 0:
+            return False
+        if axes.endswith(axis) and contract.extent(axis) > 1 and step != 1:
+            return False
+        if not axes.endswith(axis) and step * item % TMA_ALIGNMENT:
+            return False
+    return True
+
+
+def _step(contract: Contract, access: Access, axis: str) -> int | None:
+    """Elements from one index of an axis to the next, None where there is no such number."""
+    dims = contract.axes[axis]
+    step = linear_step([contract.generic.extents[d] for d in dims], [access.strides[d] for d in dims])
+    return step if step is None or contract.extent(axis) > 1 else 0
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A chunk of an operand or result as TMA moves it: `count` boxes of rows x columns elements side by side.
+
+    axes: along which it moves; a vector is a single row. Boxes of matrices are swizzled.
+    """
+
+    access: Access
+    axes: str
+    rows: int
+    columns: int
+    count: int = 1
+
+    @property
+    def row_bytes(self) -> int:
+        return self.columns * ITEM_BYTES[self.access.dtype]
+
+    @property
+    def box_bytes(self) -> int:
+        return self.rows * self.row_bytes
+
+    @property
+    def bytes(self) -> int:
+        """That are moved."""
+        return self.count * self.box_bytes
+
+    @property
+    def room(self) -> int:
+        """Bytes of shared memory, so that what comes behind is aligned."""
+        return -(-self.bytes // BOX_ALIGNMENT) * BOX_ALIGNMENT
+
+
+def tile_of(tiles: Tiles, access: Access) -> Tile:
+    axes, item = axes_of(tiles.problem.contract, access), ITEM_BYTES[access.dtype]
+    share = CONSUMER_ROWS * tiles.blocks_p
+    straight = tiles.p_axis == "m"
+    if axes == "mn":
+        if straight:
+            return Tile(access, axes, CONSUMER_ROWS, chunk_columns(tiles))
+        columns = STAGE_ROW_BYTES // item
+        return Tile(access, axes, TRANSPOSED_ROWS, columns, share // columns)
+    if axes == "n":
+        return Tile(access, axes, 1, chunk_columns(tiles) if straight else share)
+    return Tile(access, axes, 1, (CONSUMER_ROWS if straight else TRANSPOSED_ROWS) if axes else TMA_ALIGNMENT // item)
+
+
+def tile_map(tiles: Tiles, access: Access) -> TensorMap:
+    """The map of an operand or result that is moved in boxes of its `tile_of`: innermost its last axis, then the rows (of a
+    vector: one), then the batch.
+    """
+    contract, item, tile = tiles.problem.contract, ITEM_BYTES[access.dtype], tile_of(tiles, access)
+    batched = tiles.problem.batch > 1
+    inner = contract.extent(tile.axes[-1]) if tile.axes else 1
+    least = -(-inner * item // TMA_ALIGNMENT) * TMA_ALIGNMENT
+    rows = contract.extent("m") if tile.axes == "mn" else 1
+    row = (_step(contract, access, "m") or 0) * item if rows > 1 else 0
+    step = (_step(contract, access, "batch") or 0) * item
+    assert isinstance(access.source, Operand)
+    return TensorMap(
+        operand=access.source.index,
+        offset=access.offset * item,
+        dtype=access.dtype,
+        extents=(inner, rows, *([tiles.problem.batch if step else 1] if batched else [])),
+        strides_bytes=(row or least, *([step or least] if batched else [])),
+        box=(tile.columns, tile.rows, *([1] if batched else [])),
+        swizzle=tile.row_bytes if tile.axes == "mn" else 0,
+    )

@@ -1,0 +1,77 @@
+"""Results on their way from a consumer's registers to memory: through blocks of shared memory that TMA writes out."""
+
+from __future__ import annotations
+
+from blutrain.nova.contract.form import Store
+from blutrain.nova.gpu.hopper import machine
+from blutrain.nova.gpu.hopper.block import Block
+from blutrain.nova.gpu.hopper.builder import SHARED, Builder, Integer
+from blutrain.nova.gpu.hopper.mainloop import Consumer, Place
+from blutrain.nova.gpu.hopper.pieces import Piece, num_chunks, tile_of
+from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS
+from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
+from blutrain.nova.gpu.hopper.values import Run
+
+
+class Staging:
+    """A ring of sets of buffers of a consumer's own, in each a block for every staged result. The first of them has tensor
+    map number `first_map`.
+    """
+
+    def __init__(
+        self, out: Builder, tiles: Tiles, stores: list[Store], first_map: int, place: Place, consumer: Consumer
+    ):
+        self.out, self.tiles, self.stores, self.place, self.consumer = out, tiles, stores, place, consumer
+        self.first_map = first_map
+        self.sets = tiles.schedule.staging
+        self.total = num_chunks(tiles)
+        self.count = 0
+        first = out.add(consumer.thread.shared, tiles.staging_offset)
+        self.base = out.add(first, out.mul(consumer.number, self.sets * tiles.staging_set_bytes))
+        self.barrier = out.add(consumer.number, machine.CONSUMER_BARRIER)
+        self.leads = out.compare("eq", consumer.lane_in_group, 0)
+
+    def open(self) -> None:
+        """Waits until TMA has read what lay in the next set."""
+        out, pending = self.out, self._still_reading()
+        out.when(self.leads, lambda: out.line(f"nvvm.cp.async.bulk.wait_group {pending} {{read}}"))
+        machine.named_barrier(out, self.barrier, WARPGROUP)
+
+    def write(self, store: Store, chunk: list[Piece], first: Run, values: list[str]) -> None:
+        """Some pieces of the chunk that begins at `first`, into the store's block."""
+        block = Block(self.out, self.tiles, self.consumer.thread, store.access)
+        block.write(self._buffer(store), chunk, first, values)
+
+    def close(self, first: Run) -> None:
+        """Sends the set, as the chunk that begins at `first`."""
+        out = self.out
+        out.line("nvvm.fence.proxy { kind = #nvvm.proxy_kind<async.shared>, space = #nvvm.shared_space<cta>}")
+        machine.named_barrier(out, self.barrier, WARPGROUP)
+        out.when(self.leads, lambda: self._send(first))
+        self.count += 1
+
+    def _buffer(self, store: Store) -> Integer:
+        offset = self.count % self.sets * self.tiles.staging_set_bytes
+        before = self.stores[: self.stores.index(store)]
+        return self.out.add(self.base, offset + sum(tile_of(self.tiles, s.access).room for s in before))
+
+    def _still_reading(self) -> int:
+        """Groups committed after the one that last used this set (in this tile or the one before): they may run."""
+        if self.count >= self.sets:
+            return self.sets - 1
+        last = max(range(self.count, self.total, self.sets), default=self.count)
+        return max(0, self.total - 1 - last + self.count)
+
+    def _send(self, first: Run) -> None:
+        out = self.out
+        row = out.add(self.place.m, out.mul(self.consumer.slot, CONSUMER_ROWS * self.tiles.blocks_p))
+        coordinates = [out.add(self.place.n, first.column), out.add(row, first.row)]
+        if self.tiles.problem.batch > 1:
+            coordinates.append(self.place.batch)
+        box = ", ".join(out.name(c) for c in coordinates)
+        for number, store in enumerate(self.stores, self.first_map):
+            buffer = out.shared_pointer(self._buffer(store))
+            out.line(
+                f"nvvm.cp.async.bulk.tensor.global.shared.cta %map{number}, {buffer}, box[{box}] : !llvm.ptr, {SHARED}"
+            )
+        out.line("nvvm.cp.async.bulk.commit.group")
