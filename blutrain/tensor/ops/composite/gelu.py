@@ -142,8 +142,9 @@ def _compose_backward(grad, x, *, approximate):
         z = upcast(x).clamp(-BOUND, BOUND)
         slope = _cdf(z, approximate) + z * (z * z * -0.5).exp() * _GAUSS
     else:
-        z = upcast(x).maximum(-BOUND).minimum(BOUND)
-        cdf = _cdf(z, approximate)
+        z = upcast(x).maximum(-BOUND)
+        cdf = _cdf(z, approximate)  # as gelu itself computes it: a kernel that needs both has one exp
+        z = z.minimum(BOUND)
         inner = z * z * (6 * _CUBIC * _SCALE) + 2 * _SCALE
         slope = cdf + z * inner * (cdf - cdf * cdf)
     return (upcast(grad) * slope).to(x.dtype)
