@@ -22,6 +22,7 @@ import row_bodies
 from contract_harness import context, parse_kernel
 from cpu_kernels import NUMPY, Body, parsed, random, region
 from mlir import ir
+from test_cpu_scan import body as running_sums
 from test_cpu_scatter import scatter
 from test_gpu_hopper_rows import both, exponentials
 from test_gpu_simt_map import turned
@@ -211,6 +212,8 @@ SIMT: dict[str, Callable[[], Case]] = {
     "column sums narrow": body(column_sums, 3000, 17),
     "full norm": body(norm, 300, 301),
     "full norm long": body(norm, 1_000_003),
+    "scan": body(running_sums, (3, 5000, 40), "f32"),
+    "scan of one line": body(running_sums, (1, 100_003, 1), "f32"),
     "gather": body(embedding, 500, 100, 700, ids=500),
     "scatter": body(scatter, 256, 96, 700, ids=256),
     "scatter hot": body(scatter, 40, 300, 2000, ids=3),
@@ -218,7 +221,3 @@ SIMT: dict[str, Callable[[], Case]] = {
 }  # fmt: skip
 FAMILIES = {"hopper": HOPPER, "ampere": AMPERE, "simt": SIMT}
 CASES = {f"{family} {name}": build for family, table in FAMILIES.items() for name, build in table.items()}
-
-
-def elements(typed: Typed) -> int:
-    return math.prod(typed[0])
