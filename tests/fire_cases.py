@@ -9,7 +9,6 @@ or sm_89 and its text then assembled for the GPU at hand, so that it runs on new
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
