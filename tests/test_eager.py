@@ -4,6 +4,8 @@ tells the truth.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from cases import CASES, ERRORS, TOLERANCE, Case
@@ -170,6 +172,46 @@ def test_var_of_values_far_from_zero():
 def test_logsumexp_does_not_overflow():
     x = bt.tensor([[1e30, 1e30], [-np.inf, -np.inf], [np.inf, 0]])
     np.testing.assert_allclose(x.logsumexp(1).numpy(), [1e30, -np.inf, np.inf])
+
+
+def test_logsumexp_of_integers_and_of_nothing():
+    x = bt.tensor([[1, 2], [3, 4]])
+    assert x.logsumexp(1).dtype is bt.float32
+    np.testing.assert_allclose(x.logsumexp(1).numpy(), x.float().logsumexp(1).numpy())
+    assert bt.zeros(0, 2).logsumexp(0).tolist() == [-math.inf] * 2
+
+
+@pytest.mark.parametrize("norm", [lambda x: x.norm(), lambda x: x.norm(3), lambda x: x.std(), lambda x: x.norm(dim=1)])
+def test_gradients_where_a_norm_is_zero_are_zero(norm):
+    x = bt.zeros(2, 3, requires_grad=True)
+    norm(x).sum().backward()
+    assert not x.grad.numpy().any()
+
+
+def test_norms_that_are_none_are_refused():
+    with pytest.raises(TypeError, match="norm: not defined for integers"):
+        bt.arange(3).norm()
+    for p in (0, -1, -math.inf, math.nan):
+        with pytest.raises(ValueError, match="norm: p is out of range"):
+            bt.ones(3).norm(p)
+
+
+def test_negative_powers_of_integers():
+    x, y = bt.tensor([3, 2, 1, -1, -1, 5]), bt.tensor([2, -1, -3, -2, -3, 0])
+    assert (x**y).tolist() == [9, 0, 1, 1, -1, 1] and (2**y).tolist() == [4, 0, 0, 0, 0, 1]
+    with pytest.raises(ValueError, match="integers have no negative powers"):
+        x**-1
+
+
+def test_a_product_with_a_number_is_no_matrix_product():
+    for call in (lambda: bt.ones(2, 2) @ 2, lambda: 2.5 @ bt.ones(2, 2)):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            call()
+
+
+def test_linspace_ends_where_it_should():
+    for n in range(1, 120):
+        assert bt.linspace(0.1, 0.7, n, dtype=bt.float64).tolist() == np.linspace(0.1, 0.7, n).tolist()
 
 
 def test_erf_to_the_last_bit():

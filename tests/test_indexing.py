@@ -52,6 +52,9 @@ INDICES = [
     np.zeros((2, 3), bool),
     np.array([], np.int64),
     (np.int64(1), np.array([0, 1], np.int32)),
+    range(2),
+    (slice(None), (0, 2)),
+    ((0, 1), (1, 2)),
     np.array(1),
 ]
 

@@ -100,6 +100,7 @@ def test_item_and_truth():
     assert bt.tensor([[3]]).item() == 3 and isinstance(bt.tensor(3.0, dtype=bt.bfloat16).item(), float)
     assert bool(bt.tensor(1)) and not bt.tensor(0.0) and int(bt.tensor(3.7)) == 3 and float(bt.tensor(2)) == 2.0
     assert [10, 20, 30][bt.tensor(1)] == 20 and f"{bt.tensor(1.234):.1f}" == "1.2"
+    assert f"{bt.tensor(3)} {bt.tensor([2.5])}" == "3 tensor([2.5])"
     for call in (lambda: bt.ones(2).item(), lambda: bool(bt.ones(2)), lambda: [1][bt.tensor(0.0)]):
         with pytest.raises((ValueError, TypeError)):
             call()
@@ -178,6 +179,13 @@ def test_rearranging_functions():
     assert bt.outer(bt.ones(2), bt.ones(3)).shape == (2, 3) and x.roll(1, 1)[0].tolist() == [2, 0, 1]
     assert x.div(2, rounding_mode="floor").tolist() == [[0, 0, 1], [1, 2, 2]]
     assert (-x).div(2, rounding_mode="trunc").tolist() == [[0, 0, -1], [-1, -2, -2]]
+    assert x.roll(1).tolist() == [[5, 0, 1], [2, 3, 4]] and x.repeat_interleave(2).tolist() == sorted(
+        2 * list(range(6))
+    )
+    assert x.flip(0, 1).tolist() == x.flip((0, 1)).tolist() == [[5, 4, 3], [2, 1, 0]]
+    assert x.narrow(1, -1, 1).tolist() == [[2], [5]]
+    assert x.add(x, alpha=2).tolist() == (3 * x).tolist() and x.clone().sub_(1, alpha=3).tolist() == (x - 3).tolist()
+    assert bt.zeros(2).lerp_(bt.ones(2), 0.25).tolist() == [0.25, 0.25]
 
 
 def test_views_share_memory_and_know_it():

@@ -206,8 +206,11 @@ def arange(start, end=None, step=1, *, dtype=None, device=None) -> Tensor:
 
 def linspace(start: float, end: float, steps: int, *, dtype=None, device=None) -> Tensor:
     """`steps` numbers evenly from start to end, both included."""
-    dtype = get_default_dtype() if dtype is None else as_dtype(dtype, "linspace")
-    return create.iota(steps, as_device(device), dtype, float(start), (end - start) / max(steps - 1, 1))
+    dtype, device = get_default_dtype() if dtype is None else as_dtype(dtype, "linspace"), as_device(device)
+    if steps < 2:
+        return create.iota(steps, device, dtype, float(start))
+    inner = create.iota(steps - 1, device, dtype, float(start), (end - start) / (steps - 1))
+    return movement.apply(movement.CONCAT, inner, full((1,), end, dtype=dtype, device=device), dim=0)
 
 
 def eye(n: int, m: int | None = None, *, dtype=None, device=None) -> Tensor:

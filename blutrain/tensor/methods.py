@@ -79,13 +79,15 @@ def _operator(prim, function):
     """(x op y, y op x): NotImplemented for what is no tensor or number, so that Python tries the other operand."""
     function = function if prim is None else functools.partial(apply, prim)
 
+    operands = _OPERANDS if function is not contract.matmul else Tensor
+
     def forward(self, other):
-        if not isinstance(other, _OPERANDS):
+        if not isinstance(other, operands):
             return NotImplemented
         return function(self, other)
 
     def backward(self, other):
-        if not isinstance(other, _OPERANDS):
+        if not isinstance(other, operands):
             return NotImplemented
         return function(other, self)
 
@@ -198,6 +200,7 @@ def restored(kind, bits, dtype, device, requires_grad: bool):
 
 SPECIAL = {
     **{function.__name__: function for function in WRITTEN_HERE},
+    "lerp_": in_place("lerp_", lerp),
     "__hash__": object.__hash__,  # __eq__ clears it: tensors are told apart by identity
     "__deepcopy__": deep_copy,
     "__reduce__": reduced,

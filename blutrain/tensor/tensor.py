@@ -324,7 +324,8 @@ class Tensor(_Methods):
         return format_tensor(self)
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if spec and self._aval.size == 1 else object.__format__(self, spec)
+        is_number = not self._aval.shape or (spec and self._aval.size == 1)
+        return format(self.item(), spec) if is_number else object.__format__(self, spec)
 
 
 def _check_grad(tensor: Tensor, value: Tensor) -> None:

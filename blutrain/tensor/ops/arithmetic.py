@@ -31,9 +31,9 @@ ADD = elementwise(
 )
 
 
-def add(x, other):
-    """x + other, broadcast."""
-    return apply(ADD, x, other)
+def add(x, other, *, alpha=1):
+    """x + alpha * other, broadcast."""
+    return apply(ADD, x, other if alpha == 1 else other * alpha)
 
 
 SUB = elementwise(
@@ -46,9 +46,9 @@ SUB = elementwise(
 )
 
 
-def sub(x, other):
-    """x - other, broadcast. Errors: TypeError for two bools (use logical_xor)."""
-    return apply(SUB, x, other)
+def sub(x, other, *, alpha=1):
+    """x - alpha * other, broadcast. Errors: TypeError for two bools (use logical_xor)."""
+    return apply(SUB, x, other if alpha == 1 else other * alpha)
 
 
 MUL = elementwise(
@@ -151,11 +151,18 @@ def remainder(x, other):
 
 
 def _pow(xp, x, y):
-    # NumPy computes float32 ** 2.0 in place of a square only for exact Python scalars it knows; integers with negative
-    # powers raise
+    # NumPy computes float32 ** 2.0 in place of a square only for exact Python scalars it knows
     if isinstance(y, (int, float)) and y == 2:
         return xp.multiply(x, x)
+    if hasattr(y, "dtype") and y.dtype.kind == "i" and xp.any(y < 0):
+        return _integer_power(xp, x, y)
     return xp.power(x, y)
+
+
+def _integer_power(xp, x, y):
+    """x ** y of integers, which NumPy refuses where y is negative: 1 / x**-y, rounded towards 0."""
+    power = xp.power(x, xp.where(y < 0, y & 1, y))
+    return xp.where((y < 0) & (xp.abs(x) != 1), 0, power).astype(power.dtype)
 
 
 def _vjp_pow(ctx, g):
@@ -183,7 +190,7 @@ POW = elementwise(
     vjp=_vjp_pow,
     saves=Saves(operands=(0, 1), results=(0,)),
     nova=Scalar("math.powf", "math.ipowi"),
-    doc="x ** y in the promoted dtype.",
+    doc="x ** y in the promoted dtype; integers with negative powers give 0, unless x is 1 or -1.",
 )
 
 

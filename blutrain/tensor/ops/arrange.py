@@ -181,8 +181,10 @@ def repeat(x, *repeats):
     return movement.reshape(wide, tuple(r * n for r, n in zip(repeats, shape)))
 
 
-def repeat_interleave(x, repeats: int, dim: int):
-    """Each entry of `dim` `repeats` times in a row."""
+def repeat_interleave(x, repeats: int, dim: int | None = None):
+    """Each entry of `dim` (None: of x flattened) `repeats` times in a row."""
+    if dim is None:
+        x, dim = flatten(x), 0
     dim = normalize_dim("repeat_interleave", dim, x.ndim)
     wide = unsqueeze(x, dim + 1)
     shape = list(wide.shape)
@@ -190,8 +192,10 @@ def repeat_interleave(x, repeats: int, dim: int):
     return flatten(movement.expand(wide, shape), dim, dim + 1)
 
 
-def roll(x, shifts: int, dim: int):
-    """Entries of `dim` moved on by `shifts`, around the end."""
+def roll(x, shifts: int, dim: int | None = None):
+    """Entries of `dim` (None: of x flattened, in its shape) moved on by `shifts`, around the end."""
+    if dim is None:
+        return movement.reshape(roll(flatten(x), shifts, 0), x.shape)
     dim = normalize_dim("roll", dim, x.ndim)
     n = x.shape[dim]
     if not n or not shifts % n:

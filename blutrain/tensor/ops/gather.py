@@ -90,7 +90,10 @@ TAKE = define(
 
 
 def take(x, index, dim: int = 0):
-    """Dimension `dim` of x replaced by the shape of `index` (any number of dimensions): rows of x for dim 0."""
+    """Dimension `dim` of x replaced by the shape of `index` (any number of dimensions): rows of x for dim 0.
+
+    As numpy.take with an axis; PyTorch's take reads the flattened tensor.
+    """
     return apply(TAKE, x, index, dim=normalize_dim("take", dim, x.ndim))
 
 

@@ -1,14 +1,26 @@
-"""Statistics made of the reductions: var, std, norm, logsumexp, count_nonzero; narrow floats computed in float32."""
+"""Statistics made of the reductions: var, std, norm, logsumexp, count_nonzero; narrow floats computed in float32.
+
+The gradients of std and norm are 0 where they are 0 themselves, as in PyTorch.
+"""
 
 from __future__ import annotations
 
-from ..dtype import bool_, compute_dtype
+from ...errors import message
+from ..dtype import bool_, compute_dtype, float_dtype
 from ..shapes import normalize_dims, reduced_shape
-from . import arithmetic, cast, extremum, movement, reduce, unary
+from . import arithmetic, cast, compare, extremum, movement, reduce, unary
 
 
 def _wide(x):
     return cast.cast(x, compute_dtype(x._aval.dtype))
+
+
+def _root(x, power: float = 0.5):
+    """x ** power of x >= 0, 0 < power < 1, with gradient 0 where x is 0: the derivative there is infinite."""
+    positive = compare.ne(x, 0)
+    safe = arithmetic.where(positive, x, 1.0)
+    root = unary.sqrt(safe) if power == 0.5 else arithmetic.pow(safe, power)
+    return arithmetic.where(positive, root, 0.0)
 
 
 def var(x, dim=None, correction: int = 1, keepdim: bool = False):
@@ -21,29 +33,40 @@ def var(x, dim=None, correction: int = 1, keepdim: bool = False):
 
 def std(x, dim=None, correction: int = 1, keepdim: bool = False):
     """Standard deviation over `dim`: the root of var."""
-    return cast.cast(unary.sqrt(var(_wide(x), dim, correction, keepdim)), x._aval.dtype)
+    return cast.cast(_root(var(_wide(x), dim, correction, keepdim)), x._aval.dtype)
 
 
 def logsumexp(x, dim, keepdim: bool = False):
-    """log(sum(exp(x))) over `dim` without overflow; -inf where all elements are -inf."""
+    """log(sum(exp(x))) over `dim` without overflow, floating; -inf where all elements are -inf, or there are none."""
     dims = normalize_dims("logsumexp", dim, x.ndim)
+    x = cast.cast(x, float_dtype(x._aval.dtype))
     wide = _wide(x)
-    largest = extremum.amax(wide.detach(), dims, True)
-    shift = arithmetic.where(unary.isfinite(largest), largest, 0.0)
+    shift = 0.0
+    if x.numel():
+        largest = extremum.amax(wide.detach(), dims, True)
+        shift = arithmetic.where(unary.isfinite(largest), largest, 0.0)
     total = unary.log(reduce.sum(unary.exp(wide - shift), dims, True)) + shift
     result = cast.cast(total, x._aval.dtype)
     return result if keepdim else movement.reshape(result, reduced_shape(x.shape, dims, False))
 
 
 def norm(x, p: float = 2.0, dim=None, keepdim: bool = False):
-    """The p-norm of the elements over `dim`: p > 0 or inf."""
+    """The p-norm of the elements over `dim`: p > 0 or inf.
+
+    Errors: TypeError for integers, ValueError for another p.
+    """
+    if not x._aval.dtype.is_floating:
+        raise TypeError(message("norm", "not defined for integers", got=str(x._aval), help="cast with .float() first"))
+    if not p > 0:
+        raise ValueError(message("norm", "p is out of range", expected="p > 0", got=repr(p)))
     wide = _wide(x)
     if p == 2:
-        result = unary.sqrt(reduce.sum(unary.square(wide), dim, keepdim))
+        result = _root(reduce.sum(unary.square(wide), dim, keepdim))
     elif p == float("inf"):
         result = extremum.amax(unary.abs(wide), dim, keepdim)
     else:
-        result = arithmetic.pow(reduce.sum(arithmetic.pow(unary.abs(wide), p), dim, keepdim), 1 / p)
+        total = reduce.sum(arithmetic.pow(unary.abs(wide), p), dim, keepdim)
+        result = total if p == 1 else _root(total, 1 / p)
     return cast.cast(result, x._aval.dtype)
 
 
