@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from ...errors import message
 from ..aval import Aval
@@ -150,7 +151,7 @@ def remainder(x, other):
     return apply(REMAINDER, x, other)
 
 
-def _pow(xp, x, y):
+def _pow(xp, x, y: Any):
     # NumPy computes float32 ** 2.0 in place of a square only for exact Python scalars it knows
     if isinstance(y, (int, float)) and y == 2:
         return xp.multiply(x, x)
