@@ -14,6 +14,7 @@ import statistics
 import time
 
 import numpy as np
+from record import save
 
 import blutrain as bt
 
@@ -68,29 +69,34 @@ def sides() -> dict[str, tuple]:
     return found
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--calls", type=int, default=2000)
-    options = parser.parse_args()
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args(argv)
     functions = {side: operations(*pair) for side, pair in sides().items()}
-    times: dict = {side: {op: [] for op in table} for side, table in functions.items()}
+    times: dict = {op: {side: [] for side in functions} for op in functions["numpy"]}
     for _ in range(options.rounds):
         for side, table in functions.items():
             for op, function in table.items():
-                times[side][op].append(per_call_us(function, options.calls))
+                times[op][side].append(per_call_us(function, options.calls))
+    results = [{"operation": op, "us": {s: statistics.median(t) for s, t in row.items()}} for op, row in times.items()]
     print(f"{'us per call':16}" + "".join(f"{side:>12}" for side in functions) + f"{'overhead':>12}")
-    for op in functions["numpy"]:
-        row = {side: statistics.median(times[side][op]) for side in functions}
-        print(
-            f"{op:16}" + "".join(f"{row[side]:12.2f}" for side in functions) + f"{row['blutrain'] - row['numpy']:12.2f}"
-        )
+    for result in results:
+        us = result["us"]
+        cells = "".join(f"{us[side]:12.2f}" for side in functions)
+        print(f"{result['operation']:16}{cells}{us['blutrain'] - us['numpy']:12.2f}")
     for side, (module, make) in sides().items():
         if "tape" in side:
             run = chain(module, make)
-            best = statistics.median(per_call_us(run, 5) for _ in range(options.rounds)) / 100
-            print(f"{side:16}{best:12.2f} us per multiplication, forward and backward")
+            median = statistics.median(per_call_us(run, 5) for _ in range(options.rounds)) / 100
+            print(f"{side:16}{median:12.2f} us per multiplication, forward and backward")
+            results.append({"operation": "forward and backward of *", "us": {side: median}})
+    if options.json:
+        save(options.json, results, argv)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

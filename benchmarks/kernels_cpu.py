@@ -2,7 +2,7 @@
 
     python benchmarks/kernels_cpu.py [--rounds 9] [--only layer_norm] [--json FILE]
 
-Interleaved, outputs preallocated on both sides. One JSON line a case: median microseconds of each, `speedup` = torch's
+Interleaved, outputs preallocated on both sides. For each case median microseconds of each, `speedup` = torch's
 time / ours, the predicted time, and the seconds that generating and compiling took.
 """
 
@@ -25,6 +25,7 @@ import map_bodies
 import row_bodies
 import torch
 from cpu_kernels import Body, Compiled, aligned, random, region
+from record import save
 
 from blutrain.nova.target import host_cpu
 
@@ -159,22 +160,23 @@ def measure(case: Case, rounds: int) -> dict[str, object]:
     }
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--json", help="append the lines to a file as well")
-    options = parser.parse_args()
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args(argv)
     torch.set_num_threads(1)
+    results = []
     for cases in (map_cases, row_cases, sum_cases, table_cases):
         for case in cases():
             if options.only in case[0]:
-                line = json.dumps(measure(case, options.rounds))
-                print(line, flush=True)
-                if options.json:
-                    with open(options.json, "a") as file:
-                        file.write(line + "\n")
+                results.append(measure(case, options.rounds))
+                print(json.dumps(results[-1]), flush=True)
+    if options.json:
+        save(options.json, results, argv)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -4,8 +4,9 @@
                                 [--family ampere] [--json FILE]
 
 Forward (NT), input gradient (NN) and weight gradient (TN) of c_fc, c_proj and lm_head at widths 384 and 768 for 8192
-rows, and 512^3, 1024^3 and 5120^3 in all three layouts; operands and results of one type on both sides. On a GPU each
-side replays a graph of several products, so that no launch is timed. Per case:
+rows, and 512^3, 1024^3 and 5120^3 in all three layouts; on a CPU those of models with 256 and 128 channels. Operands and
+results are of one type on both sides. On a GPU each side replays a graph of several products, so that no launch is timed.
+Per case:
 
 us, tflops        medians over rounds, of blutrain and of torch
 speedup           torch's time by ours
@@ -33,6 +34,10 @@ from blutrain.nova.target import host_cpu
 from examples.gpt_mlp.precision import pick_device
 
 ROWS, VOCABULARY, WIDTHS, SQUARES = 8192, 50304, (384, 768), (512, 1024, 5120)
+CPU_CASES = (
+    "NT:2048x1024x256,NT:2048x256x1024,NT:2048x256x256,NN:2048x256x1024,NN:2048x1024x256,TN:1024x256x2048,TN:256x1024x2048,"
+    "NT:1024x512x128,NT:1024x128x512,TN:512x128x1024,TN:128x512x1024,NN:1024x1024x1024,NT:1x1024x1024"
+)
 REPLAY_US = 1000.0  # of one timed call: many launches of a small product, one of a large one
 MAX_LAUNCHES = 50
 
@@ -79,7 +84,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     options.device = pick_device(options.device)
     options.precision = (options.precision or ("fp32" if options.device == "cpu" else "tf32,bf16")).split(",")
-    named = [(text, Product.parse(text, "fp32")) for text in (options.shapes or "").split(",") if text]
+    shapes = options.shapes or (CPU_CASES if options.device == "cpu" else "")
+    named = [(text, Product.parse(text, "fp32")) for text in shapes.split(",") if text]
     given = [(text, (p.layout, p.m, p.n, p.k)) for text, p in named]
     options.cases = [(name, shape) for name, shape in given or cases() if options.only in name]
     return options

@@ -48,7 +48,7 @@ WARM = """
 def product_plan() -> ProgramPlan:
     """A launch of each of 20 contract kernels; it is never run."""
     from contract_harness import KernelText, context, parse_kernel
-    from matmul_cpu import product
+    from fused_cpu import product
     from mlir import ir
 
     from blutrain.nova.cpu import contract

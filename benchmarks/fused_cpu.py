@@ -1,11 +1,9 @@
-"""Matrix products of an MLP-GPT on this CPU: generated kernels against torch (NumPy where torch is missing),
-interleaved in one run.
+"""Matrix products of an MLP-GPT with what is fused into them, on this CPU: one generated kernel against torch's separate
+operations, with preallocated outputs where torch offers them, interleaved in one run. (matmul.py has bare products.)
 
-    python benchmarks/matmul_cpu.py [--rounds 7] [--only NT] [--json FILE]
+    python benchmarks/fused_cpu.py [--rounds 7] [--only gelu] [--json FILE]
 
-One JSON line a case: median milliseconds and GFLOP/s of each contender, and `speedup` = contender's time / ours.
-`fused_*` cases compare one generated kernel with torch's separate operations, all with preallocated outputs where
-torch offers them.
+For each case: median milliseconds and GFLOP/s of both sides, and `speedup`, torch's time by ours.
 """
 
 from __future__ import annotations
@@ -17,38 +15,20 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+import torch
 from contract_harness import KernelText, compiled, context, parse_kernel
 from mlir import ir
+from record import save
 
 from blutrain.nova.cpu import contract
 from blutrain.nova.target import host_cpu
 
-try:
-    import torch
-except ImportError:
-    torch = None
-
-# layout, m, n, k: forward NT, input gradients NN, weight gradients TN of models with 256 and 128 channels.
-SHAPES = [
-    ("NT", 2048, 1024, 256),
-    ("NT", 2048, 256, 1024),
-    ("NT", 2048, 256, 256),
-    ("NN", 2048, 256, 1024),
-    ("NN", 2048, 1024, 256),
-    ("TN", 1024, 256, 2048),
-    ("TN", 256, 1024, 2048),
-    ("NT", 1024, 512, 128),
-    ("NT", 1024, 128, 512),
-    ("TN", 512, 128, 1024),
-    ("TN", 128, 512, 1024),
-    ("NN", 1024, 1024, 1024),
-    ("NT", 1, 1024, 1024),
-]
 PRODUCT = "%m = arith.mulf %a, %b : f32\n%s = arith.addf %o, %m : f32\n%s"
 GELU = """
 %half = arith.constant 0.5 : f32
@@ -129,22 +109,6 @@ def interleave(contenders: dict[str, Callable[[], object]], rounds: int) -> dict
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def plain_case(layout: str, m: int, n: int, steps: int):
-    k = KernelText()
-    text = k.finish(product(k, layout, m, n, steps))
-    a = random(*((m, steps) if layout[0] == "N" else (steps, m)))
-    b = random(*((steps, n) if layout[1] == "N" else (n, steps)))
-    c = np.empty((m, n), np.float32)
-    left, right = (a if layout[0] == "N" else a.T), (b if layout[1] == "N" else b.T)
-    others: dict[str, Callable[[], object]] = {}
-    if not torch:  # OpenBLAS threads beside torch's slow both down threefold: one of them at a time
-        others["numpy"] = lambda: np.matmul(left, right, out=c)
-    else:
-        ta, tb, tc = (torch.from_numpy(x) for x in (left, right, c))
-        others["torch"] = lambda: torch.mm(ta, tb, out=tc)
-    return text, [a, b, np.empty_like(c)], others, [(left @ right)]
-
-
 def bias_gelu_case(m: int, n: int, steps: int):
     """gelu(x W^T + b), the sum stored too, as the forward of a hidden layer."""
     k = KernelText()
@@ -155,18 +119,15 @@ def bias_gelu_case(m: int, n: int, steps: int):
     g = k.map([(s, "(d0, d1)")], (m, n), "f32", GELU.replace("%x,", "%a,").replace(", %x ", ", %a ") + "%y")
     x, w, bias = random(m, steps), random(n, steps), random(n)
     arrays = [x, w, bias, np.empty((m, n), np.float32), np.empty((m, n), np.float32)]
-    others = {}
-    if torch:
-        tx, tw, tb, out = (torch.from_numpy(v) for v in (x, w, bias, np.empty((m, n), np.float32)))
+    tx, tw, tb, out = (torch.from_numpy(v) for v in (x, w, bias, np.empty((m, n), np.float32)))
 
-        def separate():
-            torch.addmm(tb, tx, tw.T, out=out)
-            return torch.nn.functional.gelu(out, approximate="tanh")
+    def separate():
+        torch.addmm(tb, tx, tw.T, out=out)
+        return torch.nn.functional.gelu(out, approximate="tanh")
 
-        others["torch"] = separate
     pre = x @ w.T + bias
     gelu = 0.5 * pre * (1 + np.tanh(0.7978845608028654 * (pre + 0.044715 * pre**3)))
-    return k.finish(s, g), arrays, others, [pre, gelu]
+    return k.finish(s, g), arrays, separate, [pre, gelu]
 
 
 def residual_case(m: int, n: int, steps: int):
@@ -177,11 +138,9 @@ def residual_case(m: int, n: int, steps: int):
     region = "%s = arith.addf %a, %b : f32\n%t = arith.addf %s, %c : f32\n%t"
     y = k.map([(z, "(d0, d1)"), (b, "(d1)"), (r, "(d0, d1)")], (m, n), "f32", region)
     h, w, bias, x = random(m, steps), random(n, steps), random(n), random(m, n)
-    others = {}
-    if torch:
-        th, tw, tb, tx, out = (torch.from_numpy(v) for v in (h, w, bias, x, np.empty((m, n), np.float32)))
-        others["torch"] = lambda: torch.add(torch.addmm(tb, th, tw.T, out=out), tx, out=out)
-    return k.finish(y), [h, w, bias, x, np.empty((m, n), np.float32)], others, [h @ w.T + bias + x]
+    th, tw, tb, tx, out = (torch.from_numpy(v) for v in (h, w, bias, x, np.empty((m, n), np.float32)))
+    separate = lambda: torch.add(torch.addmm(tb, th, tw.T, out=out), tx, out=out)
+    return k.finish(y), [h, w, bias, x, np.empty((m, n), np.float32)], separate, [h @ w.T + bias + x]
 
 
 def gelu_backward_case(m: int, n: int, steps: int):
@@ -209,19 +168,16 @@ def gelu_backward_case(m: int, n: int, steps: int):
     db = k.generic([(dz, "(d0, d1)")], k.fill((n,), "f32"), "(d1)", "rp", "%s = arith.addf %o, %a : f32\n%s")
     dy, w, pre = random(m, steps), random(steps, n), random(m, n)
     arrays = [dy, w, pre, np.empty((m, n), np.float32), np.empty(n, np.float32)]
-    others = {}
-    if torch:
-        tdy, tw, tz, out = (torch.from_numpy(v) for v in (dy, w, pre, np.empty((m, n), np.float32)))
+    tdy, tw, tz, out = (torch.from_numpy(v) for v in (dy, w, pre, np.empty((m, n), np.float32)))
 
-        def separate():
-            torch.mm(tdy, tw, out=out)
-            return torch.ops.aten.gelu_backward(out, tz, approximate="tanh").sum(0)
+    def separate():
+        torch.mm(tdy, tw, out=out)
+        return torch.ops.aten.gelu_backward(out, tz, approximate="tanh").sum(0)
 
-        others["torch"] = separate
     t = np.tanh(0.7978845608028654 * (pre + 0.044715 * pre**3))
     slope = 0.5 * (1 + t) + 0.5 * pre * (1 - t * t) * 0.7978845608028654 * (1 + 0.134145 * pre * pre)
     want = (dy @ w) * slope
-    return k.finish(dz, db), arrays, others, [want, want.sum(0)]
+    return k.finish(dz, db), arrays, separate, [want, want.sum(0)]
 
 
 def gelu_weight_gradient_case(m: int, n: int, steps: int):
@@ -232,12 +188,10 @@ def gelu_weight_gradient_case(m: int, n: int, steps: int):
     act = k.map([(z, "(d0, d1)")], (steps, m), "f32", body)
     c = multiply(k, act, g, "TN", m, n)
     pre, dy = random(steps, m), random(steps, n)
-    others = {}
-    if torch:
-        tz, tdy, out = (torch.from_numpy(v) for v in (pre, dy, np.empty((m, n), np.float32)))
-        others["torch"] = lambda: torch.mm(torch.nn.functional.gelu(tz, approximate="tanh").T, tdy, out=out)
+    tz, tdy, out = (torch.from_numpy(v) for v in (pre, dy, np.empty((m, n), np.float32)))
+    separate = lambda: torch.mm(torch.nn.functional.gelu(tz, approximate="tanh").T, tdy, out=out)
     gelu = 0.5 * pre * (1 + np.tanh(0.7978845608028654 * (pre + 0.044715 * pre**3)))
-    return k.finish(c), [pre, dy, np.empty((m, n), np.float32)], others, [gelu.T @ dy]
+    return k.finish(c), [pre, dy, np.empty((m, n), np.float32)], separate, [gelu.T @ dy]
 
 
 def layer_norm_case(m: int, n: int, steps: int):
@@ -254,20 +208,16 @@ def layer_norm_case(m: int, n: int, steps: int):
     c = multiply(k, norm, k.operand(n, steps), "NT", m, n)
     x, w, scale, shift = random(m, steps), random(n, steps), random(steps), random(steps)
     mean, rstd = x.mean(1), 1 / np.sqrt(x.var(1) + 1e-5)
-    others = {}
-    if torch:
-        tx, tw, ts, tb, out = (torch.from_numpy(v) for v in (x, w, scale, shift, np.empty((m, n), np.float32)))
-        others["torch"] = lambda: torch.mm(torch.nn.functional.layer_norm(tx, (steps,), ts, tb), tw.T, out=out)
+    tx, tw, ts, tb, out = (torch.from_numpy(v) for v in (x, w, scale, shift, np.empty((m, n), np.float32)))
+    separate = lambda: torch.mm(torch.nn.functional.layer_norm(tx, (steps,), ts, tb), tw.T, out=out)
     want = ((x - mean[:, None]) * rstd[:, None] * scale + shift) @ w.T
-    return k.finish(c), [x, mean, rstd, scale, shift, w, np.empty((m, n), np.float32)], others, [want]
+    return k.finish(c), [x, mean, rstd, scale, shift, w, np.empty((m, n), np.float32)], separate, [want]
 
 
 def cases():
-    for shape in SHAPES:
-        yield f"{shape[0]}_{'x'.join(map(str, shape[1:]))}", shape[1:], lambda s=shape: plain_case(*s)
     for make, shapes in FUSED.items():
         for shape in shapes:
-            name = f"fused_{make.__name__.removesuffix('_case')}_{'x'.join(map(str, shape))}"
+            name = f"{make.__name__.removesuffix('_case')}_{'x'.join(map(str, shape))}"
             yield name, shape, lambda m=make, s=shape: m(*s)
 
 
@@ -280,40 +230,44 @@ FUSED = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--json", help="also append the lines to this file")
-    options = parser.parse_args()
-    if torch:
-        torch.set_num_threads(host_cpu().threads)
-    for name, (m, n, steps), make in cases():
-        if options.only not in name:
-            continue
-        text, arrays, others, expected = make()
-        bind, config, seconds, generated = build(text)
-        ours = bind(arrays)
-        ours()
-        for got, want in zip(arrays[-len(expected) :], expected, strict=True):
-            error = np.abs(got - want).max() / np.abs(want).max()
-            if not error < 1e-5:
-                raise SystemExit(f"{name}: relative error {error}")
-        times = interleave({"nova": ours, **others}, options.rounds)
-        line = {
-            "case": name,
-            "ms": {key: round(value * 1e3, 4) for key, value in times.items()},
-            "gflops": {key: round(2 * m * n * steps / value / 1e9, 1) for key, value in times.items()},
-            "speedup": {key: round(value / times["nova"], 2) for key, value in times.items() if key != "nova"},
-            "predicted_ms": round(generated.predicted_us / 1e3, 4),
-            "build_s": round(seconds, 2),
-            "schedule": config,
-        }
-        print(json.dumps(line), flush=True)
-        if options.json:
-            with open(options.json, "a") as file:
-                file.write(json.dumps(line) + "\n")
+    parser.add_argument("--json", metavar="FILE")
+    options = parser.parse_args(argv)
+    torch.set_num_threads(host_cpu().threads)
+    results = []
+    for name, shape, make in cases():
+        if options.only in name:
+            results.append(measure(name, shape, make(), options.rounds))
+            print(json.dumps(results[-1]), flush=True)
+    if options.json:
+        save(options.json, results, argv)
+    return 0
+
+
+def measure(name: str, shape: tuple[int, int, int], case: tuple, rounds: int) -> dict[str, Any]:
+    """The result of a case. Errors: SystemExit where our result is wrong."""
+    (m, n, steps), (text, arrays, separate, expected) = shape, case
+    bind, config, seconds, generated = build(text)
+    ours = bind(arrays)
+    ours()
+    for got, want in zip(arrays[-len(expected) :], expected, strict=True):
+        error = np.abs(got - want).max() / np.abs(want).max()
+        if not error < 1e-5:
+            raise SystemExit(f"{name}: relative error {error}")
+    times = interleave({"blutrain": ours, "torch": separate}, rounds)
+    return {
+        "case": name,
+        "ms": {key: round(value * 1e3, 4) for key, value in times.items()},
+        "gflops": {key: round(2 * m * n * steps / value / 1e9, 1) for key, value in times.items()},
+        "speedup": round(times["torch"] / times["blutrain"], 2),
+        "predicted_ms": round(generated.predicted_us / 1e3, 4),
+        "build_s": round(seconds, 2),
+        "schedule": config,
+    }
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
