@@ -58,23 +58,27 @@ def flush_log(recorder: Recorder, log: Log) -> None:
         held, handles = log.held(), alive(log.handles)
         graph = _graph(log, held)
         wanted, views = _wanted(log, graph, handles)
-        _separate_inputs(log)
+        if log.has_input_views:
+            _separate_inputs(log)
         results = _execute(recorder, log, step, wanted)
-        log.write_back()
+        if step.writes_inputs:
+            log.write_back()
     except BaseException as error:
         for handle in alive(log.handles):
             handle.fail(error)
         log.unmark()
         log.uncount()
         raise
-    log.unmark()
+    if log.marked:
+        log.unmark()
     if step.writes:
         recorder.note_updates(step)
     if views:
         _view(log, results, views)
     if graph is not None and not log.taped:
         OpenGraph(recorder, log, held, results, graph)
-    log.ungate()
+    if log.taped and log.proxies:
+        log.ungate()
     _resolve(log, held, handles, results, views)
     if log.grads:
         _deliver_gradients(recorder, log, handles, results, slots)
@@ -95,10 +99,12 @@ def wanted_trace(log: Log) -> Trace:
 def _wanted(log: Log, graph: OpenValues | None, handles: list[Handle]) -> tuple[set[int], dict[int, int]]:
     """Values that somebody holds or a later backward reads, without those that are views; and the views."""
     wanted = {h.value for h in handles}
-    if graph is not None:
+    if graph is not None and graph.made:
         wanted |= graph.made
-    grads = {value for _, value in log.grads.values()}
-    views = _views(log, wanted, grads) if log.steps[-1].has_views else {}
+    grads = {value for _, value in log.grads.values()} if log.grads else set()
+    if not log.steps[-1].has_views:
+        return wanted | grads if grads else wanted, {}
+    views = _views(log, wanted, grads)
     return (wanted | grads) - views.keys(), views
 
 

@@ -63,10 +63,11 @@ class OpenValues(NamedTuple):
 
 def open_values(steps: list[Step], held: frozenset[int], used: tuple[int, ...] = ()) -> OpenValues:
     """What a backward from the values `held`, after `steps` and backwards from `used`, would read. Remembered."""
-    known = steps[-1].graphs
-    if (held, used) not in known:
-        known[held, used] = _open_values(steps, held, used)
-    return known[held, used]
+    known, key = steps[-1].graphs, (held, used)
+    found = known.get(key)
+    if found is None:
+        found = known[key] = _open_values(steps, held, used)
+    return found
 
 
 def _open_values(steps: list[Step], held: frozenset[int], used: tuple[int, ...]) -> OpenValues:

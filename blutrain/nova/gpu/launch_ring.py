@@ -28,14 +28,14 @@ _SLOT_ALIGNMENT = 16  # words: no cache line holds parts of two slots
 
 class StepRing:
     """Slots for `num_inputs` addresses and `num_scalars` 8-byte cells each. `scalars`: where the coming step's are
-    written; `address`: of the first slot.
+    written; `address`: of the first slot; `coming`: the number of the next one.
     """
 
     def __init__(self, driver: Driver, num_scalars: int, num_inputs: int):
         self.scalars = np.zeros(num_scalars, np.float64)
         words = HEADER_WORDS + num_inputs + num_scalars
         words += -words % _SLOT_ALIGNMENT
-        self._driver, self._slot, self._words, self.slot_bytes = driver, -1, words, 8 * words
+        self._driver, self.coming, self._words, self.slot_bytes = driver, 0, words, 8 * words
         self.address = driver.allocate_pinned(SLOTS * self.slot_bytes)
         memory = (ctypes.c_uint8 * (SLOTS * self.slot_bytes)).from_address(self.address)
         self._memory = memoryview(memory).cast("B")
@@ -49,15 +49,9 @@ class StepRing:
         self._finalizer = weakref.finalize(self, _free, driver, self.address, tuple(self._events))
         self._finalizer.atexit = False
 
-    @property
-    def coming(self) -> int:
-        """The slot of the coming step."""
-        return (self._slot + 1) % SLOTS
-
     def make_room(self) -> None:
         """Waits until the device has done with the next slot, and with it those of the same half of the ring."""
-        half, position = divmod((self._slot + 1) % SLOTS, _HALF)
-        if position == 0 and self._recorded[half]:
+        if self.coming % _HALF == 0 and self._recorded[half := self.coming // _HALF]:
             self._driver.wait_for_event(self._events[half])
             self._recorded[half] = False
 
@@ -67,8 +61,7 @@ class StepRing:
         It may be filled again, until the step is launched and `advance` takes it.
         """
         self.make_room()
-        slot = (self._slot + 1) % SLOTS
-        start = slot * self.slot_bytes
+        start = self.coming * self.slot_bytes
         self._pack_into(self._memory, start, _PENDING, target, *sources)
         source, num_bytes = self._scalars
         ctypes.memmove(self._scalars_at + start, source, num_bytes)
@@ -79,13 +72,14 @@ class StepRing:
 
         They are lost if nobody looks at them before their slot comes round: `make_room` and `failed_check` do.
         """
-        slot = self._slot = (self._slot + 1) % SLOTS
+        slot = self.coming
+        self.coming = (slot + 1) % SLOTS
         if self._open and self._open[0][0] == slot:
             self._open.popleft()  # nobody looked at these
         if is_checked:
             self._open.append((slot, context))
-        half, position = divmod(slot, _HALF)
-        if position == _HALF - 1:
+        if self.coming % _HALF == 0:
+            half = slot // _HALF
             self._driver.record(self._events[half], stream)
             self._recorded[half] = True
 
