@@ -15,7 +15,7 @@ from ..errors import message
 from ..tensor import dispatch
 from ..tensor.ops import arithmetic, create
 from ..tensor.tensor import Tensor
-from .hooks import reducer_of
+from .hooks import reducer_of, sharers
 from .mode import state
 from .tape import edge_of, node_of
 
@@ -50,9 +50,13 @@ def run_backward(roots, grads, *, retain_graph=None, create_graph=False, accumul
         if only is None or id(leaf) in only:
             accumulate(leaf, grad)
 
-    walk.run(deliver, {}, None)
-    for reducer in walk.reducers.values():
-        reducer.finish()
+    try:
+        walk.run(deliver, {}, None)
+        for reducer in walk.reducers.values():
+            reducer.finish()
+    finally:
+        for reducer in walk.reducers.values():
+            reducer.reset()
 
 
 def run_grad(roots, inputs, grads, *, retain_graph=None, create_graph=False, allow_unused=False) -> tuple:
@@ -213,6 +217,8 @@ class _Walk:
         """The default of `accumulate`: leaf.grad += grad, in place where it exists and no graph of backward is made."""
         if not self.create_graph:
             grad = grad.detach() if grad.requires_grad else grad
+        for reducer in sharers((leaf,)):
+            reducer.open()
         old = leaf.grad
         if old is None:
             taken = self.create_graph or not (

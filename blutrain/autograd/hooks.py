@@ -11,6 +11,7 @@ from .tape import node_of
 
 _ids = itertools.count()
 syncing: weakref.WeakSet = weakref.WeakSet()  # the reducers that are at work now
+sharing: weakref.WeakSet = weakref.WeakSet()  # those whose processes share the work of the optimizer
 
 
 class Hooks:
@@ -104,6 +105,19 @@ def shard_of(leaf: Tensor):
     """The part of a leaf that this process updates, where several share the work of the optimizer; None: all of it."""
     reducer = None if leaf._hooks is None else leaf._hooks.reducer
     return None if reducer is None else reducer.shard_of(leaf)
+
+
+def sharers(leaves) -> set:
+    """The reducers of leaves whose updates several processes share."""
+    return {s.reducer for leaf in leaves if (s := shard_of(leaf)) is not None} if sharing else set()
+
+
+def require_averages(op: str, leaves) -> None:
+    """Errors: RuntimeError for leaves whose updates several processes share, and whose gradients are not averaged yet."""
+    if any(reducer.is_open for reducer in sharing) and any(reducer.is_open for reducer in sharers(leaves)):
+        rule = "the gradients are sums of this rank alone: the last backward ran under no_sync()"
+        help = "leave no_sync() before the last backward of a step (the optimizer's work is shared: shard_optimizer)"
+        raise RuntimeError(message(op, rule, help=help))
 
 
 def register_hook(x: Tensor, hook) -> HookHandle:

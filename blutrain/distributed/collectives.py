@@ -27,7 +27,7 @@ COLLECTIVE = frozenset(("collective",))
 
 
 def device_of(array) -> Device:
-    return cpu if isinstance(array, numpy.ndarray) else Device("cuda", array.device.id)
+    return cpu if isinstance(array, numpy.ndarray | numpy.generic) else Device("cuda", array.device.id)
 
 
 def contiguous(xp, array):

@@ -97,10 +97,7 @@ class DataParallel(Module):
     def _add_nothing(self) -> None:
         """A backward of zero for every parameter."""
         if self._reducer.is_syncing:
-            for bucket in self._reducer.buckets:
-                for member in bucket.members:
-                    self._reducer.ready(member.parameter)
-            self._reducer.finish()
+            self._reducer.add_nothing()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:

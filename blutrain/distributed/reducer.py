@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
-from ..autograd.hooks import syncing
+from ..autograd.hooks import sharing, syncing
 from ..errors import message
 from ..tensor import dispatch
 from ..tensor.aval import Aval
@@ -38,7 +38,7 @@ class Reducer:
     """For the parameters (name, tensor) that are given; `number`: the same on all ranks.
 
     shards: of each bucket every rank gets the averages of one part only, for which it does the optimizer's work (see
-    shards.py); the rest of `leaf.grad` then means nothing.
+    shards.py); the rest of `leaf.grad` then means nothing. `is_open`: gradients are sums of this rank, to be averaged.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Reducer:
         shards: bool = False,
     ):
         self.group, self.find_unused = group, find_unused
-        self.is_sharding = shards
+        self.is_sharding, self.is_open = shards, False
         self.number = next(_numbers)  # all ranks make their reducers in one order
         reducers[self.number] = self
         self.set_syncing(True)
@@ -59,9 +59,11 @@ class Reducer:
             bucket.divide(group.size)
         self._place = {id(m.parameter): (b, i) for b in self.buckets for i, m in enumerate(b.members)}
         self._shards = find_shards(self) if self.is_sharding else {}
+        if self.is_sharding:
+            sharing.add(self)
         self._flat: dict[int, Any] = {}  # bucket -> its array
         self._views: dict[int, list[Tensor]] = {}  # bucket -> the members' gradients
-        self._reset()
+        self.reset()
 
     def shard_of(self, leaf: Tensor) -> Shard | None:
         """The part of a parameter that this rank updates; None: all of it."""
@@ -91,7 +93,8 @@ class Reducer:
         (syncing.add if wanted else syncing.discard)(self)
         return before
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
+        """A backward is over, as it should be or by an exception."""
         self._missing = {b.number: {id(m.parameter) for m in b.members} for b in self.buckets}
         self._under_way: list[tuple[Any, Any]] = []  # of the first buckets, in order
         self._began = False
@@ -113,18 +116,56 @@ class Reducer:
         """
         if not self._began:
             return
-        try:
-            unused = [m for b in self.buckets for m in b.members if id(m.parameter) in self._missing[b.number]]
-            if unused and not self.find_unused:
-                raise RuntimeError(unused_message([m.name for m in unused]))
-            for member in unused:
+        unused = [m for b in self.buckets for m in b.members if id(m.parameter) in self._missing[b.number]]
+        if unused and not self.find_unused:
+            raise RuntimeError(unused_message([m.name for m in unused]))
+        empty = {id(m.parameter) for m in unused if m.parameter.grad is None}
+        for member in unused:
+            self.ready(member.parameter)
+        for entry, request in self._under_way:
+            self.group.join(entry, request)
+        self.is_open = False
+        if self.find_unused:
+            self._drop_unused(empty)
+
+    def add_nothing(self) -> None:
+        """A backward of zero for every parameter."""
+        self.open()
+        for bucket in self.buckets:
+            for member in bucket.members:
                 self.ready(member.parameter)
-            for entry, request in self._under_way:
-                self.group.join(entry, request)
-            if self.find_unused:
-                self._drop_unused({id(m.parameter) for m in unused})
-        finally:
-            self._reset()
+        self.finish()
+        self.reset()
+
+    # ---------------------------------------------------------------- averages in parts
+
+    def open(self) -> None:
+        """Before a backward adds to gradients of which each rank has the averages of one part: they become sums, whose
+        averages over the ranks they are.
+        """
+        if not self.is_sharding or self.is_open:
+            return
+        self.is_open = True
+        for bucket in self.buckets:
+            for member in bucket.members:
+                if member.parameter._grad is not None:
+                    self._spread(member.parameter, member.parameter._grad)
+
+    def _spread(self, leaf: Tensor, grad: Tensor) -> None:
+        """This rank's part times the number of ranks, zeros elsewhere."""
+        shard, array = self._shards[id(leaf)], grad._buffer()
+        with grad.device.activate():
+            whole = grad.device.xp.zeros(array.size, array.dtype)
+            whole[shard.start : shard.stop] = array.reshape(-1)[shard.start : shard.stop] * self.group.size
+            array[...] = whole.reshape(array.shape)
+        grad._bump_version()
+
+    def has_gradients(self, pending: Container[int]) -> bool:
+        """Whether a parameter has one, or its id is among `pending`."""
+        members = (m.parameter for b in self.buckets for m in b.members)
+        return any(p._grad is not None or id(p) in pending for p in members)
+
+    # ---------------------------------------------------------------- buckets in eager mode
 
     def _fill(self, bucket: Bucket, index: int) -> None:
         """Bring one gradient into the bucket: leaf.grad becomes a view of it. A missing one counts as zero."""
@@ -163,12 +204,12 @@ class Reducer:
             return self.group.start(bucket.device, name, "reduce_scatter", flat, self.mine(flat), "mean")
         return self.group.start(bucket.device, name, "all_reduce", flat, flat, "mean")
 
-    def _drop_unused(self, mine: set[int]) -> None:
-        """Parameters that no rank used have no gradient, as in a single process."""
+    def _drop_unused(self, empty: set[int]) -> None:
+        """Parameters that have a gradient on no rank have none, as in a single process. empty: those of this rank."""
         members = [m for b in self.buckets for m in b.members]
         device = self.buckets[0].device
         with device.activate():
-            used = device.xp.array([id(m.parameter) not in mine for m in members], "uint8")
+            used = device.xp.array([id(m.parameter) not in empty for m in members], "uint8")
             self.group.run(device, "which parameters are used", "all_reduce", used, used, "max")
         for member, flag in zip(members, used.tolist(), strict=True):
             if not flag:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..errors import user_location
 from ..tensor import dispatch
 from ..tensor.tensor import Tensor, structure_epoch
 from .keys import tensors_key
@@ -92,6 +93,9 @@ class GradientEvents:
                 step.key = (*base, self._slots(log, parent.leaves[base]))
 
         self._event(log, (*base, slots), list(scalars.values()), body)
+        known = parent.leaves.get(base)
+        for reducer in dispatch.tape.sharers(() if known is None else known.tensors):
+            reducer.is_open = reducer not in dispatch.tape.syncing or bool(log.position.boundary)
 
     def _slots(self, log: Log, leaves: Leaves | None) -> Any:
         """What the gradient slots of a backward's leaves hold, as a part of its key."""
@@ -109,6 +113,8 @@ class GradientEvents:
         reducers = dispatch.tape.syncing
         if reducers and any(reducer.find_unused for reducer in reducers):
             return True
+        if self._adds_to_parts(log, roots, leaves):
+            return True
         if leaves is None:
             edges = [edge for node in dispatch.tape.reachable(roots) for edge in node.edges]
             return any(e._pending is not None or has_hooks(e) for e in edges if isinstance(e, Tensor))
@@ -119,6 +125,15 @@ class GradientEvents:
                 return True
             leaves.unhooked = structure_epoch.value
         return False
+
+    def _adds_to_parts(self, log: Log, roots: list[Tensor], leaves: Leaves | None) -> bool:
+        """Whether a backward adds to averages of which each process has a part: the eager engine knows how."""
+        if leaves is not None:
+            reached = leaves.tensors
+        else:
+            edges = (edge for node in dispatch.tape.reachable(roots) for edge in node.edges)
+            reached = [edge for edge in edges if isinstance(edge, Tensor)]
+        return any(not r.is_open and r.has_gradients(log.grads) for r in dispatch.tape.sharers(reached))
 
     def _reduce(self, log: Log, found: list[Tensor]) -> None:
         """Average the gradients of a recorded backward over processes, where that is wanted: a primitive per bucket.
@@ -182,6 +197,8 @@ class GradientEvents:
         step.grads[id(leaf)] = leaf, log.operand(grad)
 
     def _accumulate_eagerly(self, leaf: Tensor, grad: Tensor) -> None:
+        for reducer in dispatch.tape.sharers((leaf,)):
+            reducer.open()
         grad = grad.detach()
         self.set_grad(leaf, grad.clone() if leaf.grad is None else leaf.grad + grad)
 
@@ -269,10 +286,12 @@ class GradientEvents:
             clipped: list[Tensor]
             with self._body(), dispatch.tape.no_grad():
                 norm, clipped = clip(mine, [log.grad_tensor(p) for p in mine], numbers[0], **options)
+            location = Location(*(self.location or user_location()))
             for p, g in zip(mine, clipped, strict=True):
-                number = log.operand(g)
-                log.rebind(log.grad_tensor(p)._pending, number)
-                step.grads[id(p)] = p, number
+                held = log.grad_tensor(p)
+                assert held is not None and step.grads is not None
+                log.assign(held, g, location)
+                step.grads[id(p)] = p, log.operand(held)
             return norm
 
         return self._event(log, key, [float(max_norm)], body)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..autograd import enable_grad, no_grad
-from ..autograd.hooks import shard_of
+from ..autograd.hooks import require_averages, shard_of
 from ..errors import message
 from ..tensor import dispatch
 from ..tensor.device import cpu
@@ -200,6 +200,7 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 result = closure()
+        require_averages(type(self).__name__, (p for group in self.param_groups for p in group["params"]))
         if dispatch.recorder is not None and dispatch.recorder.optimizer_step(self):
             return result
         with no_grad():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...autograd import no_grad
-from ...autograd.hooks import shard_of
+from ...autograd.hooks import require_averages, shard_of
 from ...errors import message
 from ...tensor import dispatch
 from ...tensor.device import cpu
@@ -33,6 +33,7 @@ def clip_grad_norm_(
     items = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     params = _tensors(items)
     max_norm, norm_type = _checked("max_norm", max_norm, 0.0), _checked("norm_type", norm_type, MIN_NORM_TYPE)
+    require_averages("clip_grad_norm_", params)
     if dispatch.recorder is not None:
         names = tuple(_names(items)) if error_if_nonfinite else None
         result = dispatch.recorder.clip_grad_norm(_clip, params, max_norm, norm_type=norm_type, names=names)

@@ -1,0 +1,185 @@
+"""What the ranks run in test_distributed_accumulation.py: every order of backward, averaging, zeroing and stepping, beside
+one process that has all rows. Each scenario is a line of actions:
+
+    b0 b1    an averaged backward of batch 0, 1      n0      one inside of no_sync
+    t0       two losses of one forward               u0      one that leaves the second layer out
+    step     the optimizer's                         zero    zero_grad(); zero0: set_to_none=False
+    scale    p.grad *= 0.5 in place                  half    p.grad = p.grad * 0.5, another tensor
+    read     p.grad is that of one process           clip    clip_grad_norm_, to a norm that matters
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import numpy as np
+from distributed_programs import raises, seed
+
+import blutrain as bt
+from blutrain import distributed, nn
+from blutrain.autograd.hooks import shard_of
+from blutrain.optim import SGD
+
+ROWS, WIDTH = 5, 7
+RIGHT = [
+    "b0 step zero b1 step zero",
+    "b0 b1 step zero",
+    "b0 b1 b2 read step zero b0 step zero",
+    "n0 b1 step zero",
+    "n0 n1 b2 read step zero",
+    "b0 n1 b2 step zero",
+    "b0 n1 n2 b0 read step zero",
+    "t0 step zero",
+    "t0 b1 step zero",
+    "b0 step zero0 b1 step zero0",
+    "b0 b1 step zero0 b2 step zero",
+    "b0 zero0 b1 step zero",
+    "n0 zero0 b1 step zero",
+    "n0 zero b1 b2 step zero",
+    "b0 read b1 read step zero",
+    "b0 scale b1 step zero",
+    "b0 half b1 half step zero",
+    "b0 scale step zero",
+    "n0 scale b1 step zero",
+    "b0 clip step zero b1 b2 clip step zero",
+    "b0 clip b1 clip step zero",
+    "n0 b1 clip step zero0",
+    "b0 b1 clip read step zero0",
+    "b0 b1 scale read step zero",
+]
+AFTER_A_STEP = [
+    "b0 step b1 step zero",
+    "b0 step b1 b2 read step zero",
+    "b0 step n1 b2 step zero",
+    "b0 clip step b1 clip step zero",
+]
+UNUSED = [
+    "u0 step zero",
+    "b0 u1 step zero",
+    "u0 b1 step zero",
+    "u0 n1 b2 step zero",
+    "b0 step zero u1 step zero b0 step zero",
+]
+
+
+class Tied(nn.Module):
+    """One weight is used twice, one is frozen, one layer may be left out."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+        self.tied = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.tied.weight = self.first.weight
+        self.frozen = nn.Linear(WIDTH, WIDTH)
+        for p in self.frozen.parameters():
+            p.requires_grad_(False)
+
+    def forward(self, x, with_second=True):
+        x = self.tied(self.frozen(self.first(x).square()))
+        return self.second(x) if with_second else x[:, :3]
+
+
+def batch(k):
+    return bt.from_numpy(np.random.default_rng(k).standard_normal((ROWS, WIDTH)))
+
+
+class Trainer:
+    """One process with all rows; `options`: of DataParallel, for a rank with its own."""
+
+    def __init__(self, compiled, options=None, **compile_options):
+        seed(5)
+        self.model = Tied().to("float64")
+        self.ddp = distributed.DataParallel(self.model, bucket_cap_mb=2e-4, **options) if options is not None else None
+        self.optimizer = SGD([p for p in self.model.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
+        if compiled:
+            self.model.compile(**compile_options)
+        self.mine = distributed.shard(ROWS) if self.ddp else slice(0, ROWS)
+
+    def do(self, action):
+        kind, number = action[0], action[1:]
+        if number.isdigit():
+            with self.ddp.no_sync() if self.ddp and kind == "n" else contextlib.nullcontext():
+                y = (self.ddp or self.model)(batch(int(number))[self.mine], kind != "u")
+                for loss in [y.square().mean(), y.abs().mean()][: 2 if kind == "t" else 1]:
+                    self.backward(loss, kind == "t")
+        elif action == "step":
+            self.optimizer.step()
+        elif action in ("zero", "zero0"):
+            self.optimizer.zero_grad(set_to_none=action == "zero")
+        elif action == "clip":
+            nn.utils.clip_grad_norm_(self.optimizer.param_groups[0]["params"], 0.02)
+        else:
+            for p in self.optimizer.param_groups[0]["params"]:
+                if p.grad is not None and action == "scale":
+                    p.grad.mul_(0.5)
+                elif p.grad is not None and action == "half":
+                    p.grad = p.grad * 0.5
+
+    def backward(self, loss, retain):
+        if self.ddp is None:
+            loss.backward(retain_graph=retain)
+        elif retain:  # with a weight backward takes no options: the same average, written out
+            rows = self.mine.stop - self.mine.start
+            (loss * (rows * distributed.get_world_size() / ROWS)).backward(retain_graph=True)
+        else:
+            self.ddp.backward(loss, weight=self.mine.stop - self.mine.start)
+
+    def compare(self, other, what):
+        for (name, p), q in zip(self.model.named_parameters(), other.model.parameters(), strict=True):
+            np.testing.assert_allclose(
+                p.detach().numpy(), q.detach().numpy(), rtol=0, atol=1e-10, err_msg=f"{what}: {name}"
+            )
+
+    def compare_gradients(self, other, what):
+        for (name, p), q in zip(self.model.named_parameters(), other.model.parameters(), strict=True):
+            if q.requires_grad:
+                shard = shard_of(p)
+                ours, theirs = (p.grad, q.grad) if shard is None else (shard.part(p.grad), shard.part(q.grad))
+                np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=0, atol=1e-10, err_msg=f"{what}: {name}")
+
+
+def run(scenario, compiled, options, **compile_options):
+    single, ranks = Trainer(False), Trainer(compiled, options, **compile_options)
+    for round in range(4):  # recorded, recorded again, replayed
+        for action in scenario.split():
+            what = f"{scenario} ({action} of round {round}, compiled {compiled}, {options})"
+            try:
+                single.do(action)
+                ranks.do(action)
+                if action == "read":
+                    ranks.compare_gradients(single, what)
+            except Exception as error:
+                error.add_note(what)
+                raise
+        ranks.compare(single, what)
+    ranks.ddp.check_equal()
+
+
+def right(mode, sharded):
+    distributed.init_process_group(timeout=30)
+    compiled, options = mode != "eager", {"shard_optimizer": sharded == "sharded"}
+    for scenario in RIGHT:
+        run(scenario, compiled, options)
+    for scenario in AFTER_A_STEP:
+        run(scenario, compiled, options, **({"keep_grads": True} if compiled else {}))
+    for scenario in UNUSED:
+        run(scenario, compiled, {**options, "find_unused_parameters": True})
+    wrong(compiled, options)
+
+
+def wrong(compiled, options):
+    """What cannot be right is an error on every rank."""
+    for scenario in AFTER_A_STEP if compiled else ():  # a compiled step may keep no gradients: then it says so
+        try:
+            run(scenario, True, options)
+        except RuntimeError as error:
+            assert "consumed this gradient" in str(error), error
+    raises(RuntimeError, "parameters got no gradient", lambda: run("u0 step zero", compiled, options))
+    if options["shard_optimizer"]:
+        for scenario in ("n0 step", "b0 step zero n1 step", "b0 n1 step", "n0 clip step"):
+            raises(RuntimeError, "no_sync", lambda s=scenario: run(s, compiled, options))
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
