@@ -60,7 +60,7 @@ class Log(EventRecording):
         self._grads: dict[int, tuple[Tensor, int]] = {}
         self.draw_scalars: dict[int, tuple] = {}
         self.counts: list[Any] = []
-        self.has_backward = False
+        self.has_backward = self.has_input_views = False
         self.refused: tuple[str, Location] | None = None
         self.deferred = dispatch.tape.deferred(self.hydrate)
 
@@ -122,8 +122,10 @@ class Log(EventRecording):
         """Remember an outside tensor; memory that others may change unseen, or that is not contiguous, is copied now."""
         self.externals[value] = tensor
         self.values[id(tensor)] = value
-        array = tensor._buffer()
+        array = tensor._array if tensor._pending is None else tensor._buffer()
         self.array_values[id(array)] = value
+        if tensor._base is not None:
+            self.has_input_views = True
         if tensor._foreign or not array.flags.c_contiguous:
             self.arrays[value] = array.copy(order="C")
 
@@ -320,7 +322,7 @@ class Log(EventRecording):
 
     def held(self) -> dict[int, list[Tensor]]:
         """The pending tensors that user code still holds, by value."""
-        return {value: tensors for value, refs in self.live.items() if (tensors := alive(refs))}
+        return {v: tensors for v, refs in self.live.items() if (tensors := [t for r in refs if (t := r()) is not None])}
 
     def bindings(self) -> dict[int, Any]:
         """Arrays and numbers of everything that came from outside, by value."""
@@ -341,8 +343,6 @@ class Log(EventRecording):
 
     def write_back(self) -> None:
         """Copies that were updated in place of outside tensors go to their memory."""
-        if not self.steps[-1].writes_inputs:
-            return
         for value, tensor in self.externals.items():
             if any(value in step.updates for step in self.steps):
                 if value in self.arrays:
@@ -351,8 +351,6 @@ class Log(EventRecording):
 
     def ungate(self) -> None:
         """Join the tape of this log to the eager tapes of its arguments again."""
-        if not self.taped or not self.proxies:
-            return
         gates = {id(p): t for k, p in self.proxies.items() for t in self.externals.values() if id(t) == k}
         for node in self._live_nodes():
             for i, edge in enumerate(node.edges):
