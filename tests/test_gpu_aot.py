@@ -12,11 +12,11 @@ from blutrain.errors import NovaError
 from blutrain.nova import aot, recorder
 from blutrain.nova.aot_record import record_step, shapes_only
 from blutrain.nova.explain import programs_of
-from blutrain.nova.gpu.assemble import AssembledKernel
+from blutrain.nova.gpu.assemble import AssembledKernel, ptxas_path
 from blutrain.nova.gpu.assemble_report import FunctionReport
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.plan import Launch, ProgramPlan
-from blutrain.nova.target_gpu import gpu_facts
+from blutrain.nova.target_gpu import ARCHITECTURES, gpu_facts
 from blutrain.nova.trace import Trace
 from blutrain.tensor.aval import Aval
 from blutrain.tensor.device import Device, cpu
@@ -131,3 +131,43 @@ def test_the_table_has_a_line_for_each_phase(monkeypatch, capsys, tmp_path):
     assert (tmp_path / "kernel-000.cubin").read_bytes() == b"cubin"
     assert aot.main(["--json"]) == 0
     assert json.loads(capsys.readouterr().out)["predicted_us"] == 800.0
+
+
+# -------------------------------------------------------------------- every target, assembled
+
+FEW_LAYERS = "42M"  # as wide as 46M with half its layers: the same kernels, fewer launches
+
+
+@pytest.mark.skipif(not ptxas_path(), reason="needs ptxas (the wheel nvidia-cuda-nvcc)")
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp32"])
+@pytest.mark.parametrize("target", ARCHITECTURES)
+def test_every_kernel_of_a_step_assembles(target, precision, capsys):
+    """Exit status 1 is a spill or a message C75xx in the code of a product; limits and the report are checked here."""
+    status = aot.main(["--target", target, "--preset", FEW_LAYERS, "--precision", precision, "--json"])
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    report, facts = json.loads(said.out), gpu_facts(target)
+    assert {row["kernel"].split()[0] for row in report["kernels"]} >= {"contract", "row", "map", "gather", "scatter"}
+    assert sum(row["launches"] for row in report["kernels"]) == report["launches"]
+    for row in report["kernels"]:
+        assert row["lines"] and all(line.rpartition(":")[2].isdigit() for line in row["lines"]), row["kernel"]
+        assert row["schedule"] and row["bytes"] > 0 and row["predicted_us"] > 0, row["kernel"]
+        assert row["intensity"] == pytest.approx(row["flops"] / row["bytes"])
+        for phase in row["phases"]:
+            check_limits(row["kernel"], phase, facts)
+    products = [row for row in report["kernels"] if row["kernel"].startswith("contract")]
+    assert all(row["flops"] > 0 for row in products)
+    schedules = " ".join(row["schedule"] for row in products)
+    assert ("mma.m16n8k" in schedules) == (target != "sm_90a" or precision == "fp32")
+
+
+def check_limits(name: str, phase: dict, facts) -> None:
+    """What a launch needs is there on the target; nothing spills."""
+    assert phase["spill_bytes"] == 0, f"{name}: {phase['symbol']} spills {phase['spill_bytes']} bytes"
+    assert 0 < phase["registers"] <= facts.max_registers_per_thread, name
+    allocated = -(-phase["registers"] // 8) * 8 * -(-phase["block"] // 32) * 32
+    assert allocated <= facts.registers_per_sm, f"{name}: {allocated} registers a block"
+    assert phase["block"] <= facts.max_threads_per_block and phase["block"] % 32 == 0, name
+    assert phase["shared_bytes"] <= facts.shared_bytes_per_block, f"{name}: {phase['shared_bytes']} bytes shared"
+    assert phase["cluster"] == 1 or facts.clusters(phase["cluster"]), f"{name}: clusters of {phase['cluster']}"
+    assert all(phase["grid"]) and phase["grid"][0] % phase["cluster"] == 0, name
