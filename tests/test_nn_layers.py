@@ -104,7 +104,7 @@ def test_losses(rng):
         nn.CrossEntropyLoss(reduction="avg")
     a, b = rng.standard_normal((2, 6)).astype(np.float32)
     close(nn.MSELoss()(bt.tensor(a), bt.tensor(b)), ((a - b) ** 2).mean(), 1e-5)
-    close(nn.MSELoss("sum")(bt.tensor(a), bt.tensor(b)), ((a - b) ** 2).sum(), 1e-5)
+    close(nn.MSELoss(reduction="sum")(bt.tensor(a), bt.tensor(b)), ((a - b) ** 2).sum(), 1e-5)
 
 
 def test_init_fills_as_named():

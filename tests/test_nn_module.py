@@ -87,8 +87,29 @@ def test_attributes_before_init_work_and_a_parameter_stays_one():
     assert not list(early.parameters())
     with pytest.raises(TypeError, match="not a buffer"):
         early.register_buffer("b", nn.Parameter(bt.zeros(1)))
+    early.register_buffer("b", bt.zeros(1))
+    with pytest.raises(TypeError, match="it is a buffer"):
+        early.b = 3
     with pytest.raises(TypeError, match="Parameter: not a tensor"):
         nn.Parameter(np.zeros(3))
+
+
+@pytest.mark.parametrize("name", ["a.b", "", 3, "forward", "training", "act"])
+def test_names_that_are_taken_or_no_names_are_refused(name):
+    net = Net()
+    for register, value in (
+        (net.register_buffer, bt.zeros(1)),
+        (net.register_parameter, nn.Parameter(bt.zeros(1))),
+        (net.register_module, nn.ReLU()),
+    ):
+        if name == "act" and register == net.register_module:
+            continue  # a module may be replaced by one
+        with pytest.raises(ValueError, match=r"a name is a text without dots|has an attribute"):
+            register(name, value)
+    for register in (net.register_buffer, net.register_parameter, net.register_module):
+        with pytest.raises(TypeError, match="is not a"):
+            register("new", 3)
+    assert set(net.state_dict()) == set(Net().state_dict())
 
 
 def test_train_and_eval_reach_every_module():
@@ -122,6 +143,20 @@ def test_state_dict_round_trip_and_partial_loads():
     missing, unexpected = a.load_state_dict({"fc.bias": np.ones(4, np.float64), "zzz": bt.zeros(1)}, strict=False)
     assert set(missing) == {"fc.weight", "head.weight", "count"} and unexpected == ["zzz"]
     np.testing.assert_array_equal(a.fc.bias.detach().numpy(), np.ones(4, np.float32))
+    assert list(a.state_dict("model.")) == [f"model.{name}" for name in a.state_dict()]
+    for bad in (None, [("fc.bias", bt.zeros(4))]):
+        with pytest.raises(TypeError, match="not a state"):
+            a.load_state_dict(bad)
+
+
+def test_weights_of_pytorch_load():
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.Embedding(5, 2))
+    ours = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Embedding(5, 2))
+    ours.load_state_dict(theirs.state_dict())
+    assert_same(values(ours), {name: p.numpy() for name, p in theirs.state_dict().items()})
+    ours.load_state_dict(theirs.bfloat16().state_dict())
+    assert_same(values(ours), {name: p.float().numpy() for name, p in theirs.state_dict().items()})
 
 
 @pytest.mark.parametrize(
@@ -177,6 +212,8 @@ def test_to_keeps_the_parameters_identity_and_gradients():
     assert weight.dtype is bt.float64 and weight.grad.dtype is bt.float64 and storage_epoch.value > before
     net.register_buffer("ids", bt.zeros(2, dtype=bt.int64))
     assert net.to(bt.float32).ids.dtype is bt.int64
+    with pytest.raises(TypeError, match="floating dtypes only"):
+        net.to(bt.int32)
 
 
 def test_zero_grad_drops_or_zeroes():
@@ -272,7 +309,28 @@ def test_containers():
     del by_name["a"]
     with pytest.raises(KeyError, match="no module 'a'"):
         by_name["a"]
-    with pytest.raises(ValueError, match="a key must be a string"):
-        by_name["forward"] = nn.ReLU()
+    for key in ("forward", "training", "a.b", 3):
+        with pytest.raises(ValueError, match="a key must be a string"):
+            by_name[key] = nn.ReLU()
     named = nn.Sequential({"first": nn.Linear(2, 3), "second": nn.ReLU()})
     assert named(bt.ones(1, 2)).shape == (1, 3) and named.first is named[0]
+
+
+def test_a_parameter_shares_memory_and_notices_writes():
+    data = bt.ones(2)
+    parameter = nn.Parameter(data)
+    y = (parameter * parameter).sum()
+    data.add_(1)
+    assert parameter.tolist() == [2, 2]
+    with pytest.raises(RuntimeError, match="changed in place"):
+        y.backward()
+
+
+def test_sizes_may_be_numpys_integers():
+    layers = nn.Linear(np.int64(3), np.int32(4)), nn.Embedding(np.int64(3), 4), nn.LayerNorm(np.int64(3))
+    assert [layer.weight.shape for layer in layers] == [(4, 3), (3, 4), (3,)]
+    for bad in (-1, 2.0, True, None, "3"):
+        with pytest.raises(ValueError, match="must be an integer"):
+            nn.Linear(bad, 2)
+        with pytest.raises(ValueError, match="must be an integer"):
+            nn.LayerNorm(bad if bad != "3" else 0)

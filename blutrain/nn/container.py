@@ -110,7 +110,8 @@ class ModuleDict(Module):
         return self.__dict__[key]
 
     def __setitem__(self, key: str, module: Module) -> None:
-        if not isinstance(key, str) or hasattr(type(self), key) or "." in key:
+        is_free = isinstance(key, str) and "." not in key and (key in self or not hasattr(self, key))
+        if not is_free:
             raise ValueError(message("ModuleDict", "a key must be a string that is no attribute", got=repr(key)))
         setattr(self, key, _checked("ModuleDict", module))
 

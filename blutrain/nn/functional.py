@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import message
+from ..tensor.creation import one_hot
 from ..tensor.dtype import finfo
 from ..tensor.ops.arrange import pad
 from ..tensor.ops.composite.cross_entropy import cross_entropy
@@ -29,6 +30,7 @@ __all__ = [
     "linear",
     "log_softmax",
     "mse_loss",
+    "one_hot",
     "pad",
     "relu",
     "rms_norm",

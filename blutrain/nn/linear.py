@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 from ..errors import message
@@ -21,10 +22,10 @@ class Linear(Module):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None):
         super().__init__()
-        self.in_features = _size("Linear", "in_features", in_features)
-        self.out_features = _size("Linear", "out_features", out_features)
-        self.weight = empty_parameter((out_features, in_features), device, dtype)
-        self.bias: Parameter | None = empty_parameter((out_features,), device, dtype) if bias else None
+        self.in_features = size_of("Linear", "in_features", in_features)
+        self.out_features = size_of("Linear", "out_features", out_features)
+        self.weight = empty_parameter((self.out_features, self.in_features), device, dtype)
+        self.bias: Parameter | None = empty_parameter((self.out_features,), device, dtype) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -56,15 +57,15 @@ class Embedding(Module):
         dtype: Any = None,
     ):
         super().__init__()
-        self.num_embeddings = _size("Embedding", "num_embeddings", num_embeddings)
-        self.embedding_dim = _size("Embedding", "embedding_dim", embedding_dim)
+        self.num_embeddings = size_of("Embedding", "num_embeddings", num_embeddings)
+        self.embedding_dim = size_of("Embedding", "embedding_dim", embedding_dim)
         if padding_idx is not None:
             if not -num_embeddings <= padding_idx < num_embeddings:
                 rule = "padding_idx is out of range"
                 raise ValueError(message("Embedding", rule, expected=f"0..{num_embeddings - 1}", got=str(padding_idx)))
             padding_idx %= num_embeddings
         self.padding_idx = padding_idx
-        self.weight = empty_parameter((num_embeddings, embedding_dim), device, dtype)
+        self.weight = empty_parameter((self.num_embeddings, self.embedding_dim), device, dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -80,7 +81,8 @@ class Embedding(Module):
         return text if self.padding_idx is None else f"{text}, padding_idx={self.padding_idx}"
 
 
-def _size(op: str, name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(message(op, f"{name} must be an integer of at least 0", got=repr(value)))
-    return value
+def size_of(op: str, name: str, value: Any, least: int = 0) -> int:
+    """`value` as an int. Errors: ValueError if it is none (a NumPy integer is), or below `least`."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or operator.index(value) < least:
+        raise ValueError(message(op, f"{name} must be an integer of at least {least}", got=repr(value)))
+    return operator.index(value)

@@ -11,7 +11,7 @@ from .module import Module
 class CrossEntropyLoss(Module):
     """Cross-entropy of logits (N, C) or (C) against class indices; see functional.cross_entropy for the rules."""
 
-    def __init__(self, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0):
+    def __init__(self, *, ignore_index: int = -100, reduction: str = "mean", label_smoothing: float = 0.0):
         super().__init__()
         self.ignore_index, self.label_smoothing = ignore_index, label_smoothing
         self.reduction = _reduction("CrossEntropyLoss", reduction)
@@ -29,7 +29,7 @@ class CrossEntropyLoss(Module):
 class MSELoss(Module):
     """Mean (or sum, or none) of (input - target)²."""
 
-    def __init__(self, reduction: str = "mean"):
+    def __init__(self, *, reduction: str = "mean"):
         super().__init__()
         self.reduction = _reduction("MSELoss", reduction)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import message
 from ..tensor import dispatch
+from ..tensor.creation import empty
 from ..tensor.tensor import Tensor, storage_epoch, structure_epoch
 from . import hooks
 from .compile_options import CompileOptions
@@ -111,6 +112,12 @@ class Module:
                     help=f"wrap it in nn.Parameter, or copy its values with self.{name}.copy_(...) under no_grad",
                 )
             )
+        if name in self._buffers and not (value is None or isinstance(value, Tensor)):
+            expected, got = "a Tensor, or None", type(value).__name__
+            help = f"del self.{name} first, if it is to be no buffer any more"
+            raise TypeError(
+                message(f"{type(self).__name__}.{name}", "it is a buffer", expected=expected, got=got, help=help)
+            )
         # A plain tensor (a side output of forward) is data, all else is structure that a compiled step may depend on.
         if type(value) is not Tensor or type(old) is not Tensor or name in self._buffers:
             structure_epoch.bump()
@@ -122,25 +129,43 @@ class Module:
         object.__delattr__(self, name)
 
     def register_parameter(self, name: str, parameter: Parameter | None) -> None:
-        """Set attribute `name` to a parameter, or to None for one that this module does not have."""
-        setattr(self, name, parameter)
+        """Set attribute `name` to a parameter, or to None for one that this module does not have.
+
+        Errors: ValueError for a name that is taken or holds a dot, TypeError for what is no parameter.
+        """
+        self._register("parameter", name, parameter, Parameter)
 
     def register_module(self, name: str, module: Module | None) -> None:
-        """Set attribute `name` to a sub-module."""
-        setattr(self, name, module)
+        """Set attribute `name` to a sub-module. Errors: as register_parameter."""
+        self._register("module", name, module, Module)
 
     add_module = register_module
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Set attribute `name` to a tensor that moves with the module but is not trained.
 
-        persistent: it is part of state_dict. Errors: TypeError if `tensor` is a Parameter or no tensor.
+        persistent: it is part of state_dict. Errors: as register_parameter; TypeError for a Parameter.
         """
-        if isinstance(tensor, Parameter) or not (tensor is None or isinstance(tensor, Tensor)):
-            got = type(tensor).__name__
-            raise TypeError(message("register_buffer", f"{name!r} is not a buffer", expected="a Tensor", got=got))
+        if isinstance(tensor, Parameter):
+            raise TypeError(
+                message("register_buffer", f"{name!r} is not a buffer", expected="a Tensor", got="Parameter")
+            )
+        self._register("buffer", name, tensor, Tensor)
         self._buffers[name] = persistent
-        setattr(self, name, tensor)
+
+    def _register(self, kind: str, name: str, value: Any, expected: type) -> None:
+        op = f"register_{kind}"
+        if not isinstance(name, str) or not name or "." in name:
+            raise ValueError(message(op, "a name is a text without dots", got=repr(name)))
+        taken = getattr(self, name, None)
+        if taken is not None and not (isinstance(taken, expected) and name in self.__dict__):
+            raise ValueError(
+                message(op, f"{type(self).__name__} has an attribute {name!r} already", got=type(taken).__name__)
+            )
+        if not (value is None or isinstance(value, expected)):
+            rule = f"{name!r} is not a {kind}"
+            raise TypeError(message(op, rule, expected=f"a {expected.__name__}", got=type(value).__name__))
+        setattr(self, name, value)
 
     # ---- the tree
 
@@ -256,8 +281,12 @@ class Module:
     def to(self, *args, **kwargs) -> Module:
         """Move parameters and buffers to a device and/or floating dtype, in place: optimizers keep their references.
 
-        Arguments as Tensor.to; integer and bool buffers keep their dtype.
+        Arguments as Tensor.to; integer and bool buffers keep their dtype. Errors: TypeError for a dtype that is not
+        floating.
         """
+        wanted = empty(0).to(*args, **kwargs).dtype
+        if not wanted.is_floating:
+            raise TypeError(message("Module.to", "a module is moved to floating dtypes only", got=repr(wanted)))
         for tensor in [*self.parameters(), *self.buffers()]:
             _move(tensor, *args, **kwargs)
         storage_epoch.bump()
@@ -286,16 +315,16 @@ class Module:
     def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
         """Dotted name -> tensor (detached, sharing memory) of all parameters and persistent buffers.
 
-        A tied one under each of its names.
+        A tied one under each of its names; `prefix` stands before each name as it is, as in PyTorch.
         """
         return state_of(self, prefix)
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> IncompatibleKeys:
-        """Copy tensors (or NumPy arrays) by name into this module; returns (missing_keys, unexpected_keys).
+        """Copy tensors, NumPy arrays or PyTorch's tensors by name into this module.
 
-        All is checked before anything is written. Errors: ValueError for missing or unexpected names (strict), a shape
-        or a kind of dtype that differs, or two different values for a tied parameter. One of the names of a tied
-        parameter is enough.
+        Returns (missing_keys, unexpected_keys). All is checked before anything is written. Errors: ValueError for
+        missing or unexpected names (strict), a shape or a kind of dtype that differs, or two different values for a
+        tied parameter; TypeError for what is no dictionary. One of the names of a tied parameter is enough.
         """
         return plan_load(self, state_dict, strict).commit()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..errors import message
 from ..tensor.tensor import Tensor
 from . import functional as F
 from . import init
+from .linear import size_of
 from .module import Module
 from .parameter import Parameter, empty_parameter
 
@@ -17,11 +18,13 @@ class _Norm(Module):
     """What both norms share: the normalized shape, an optional weight, an optional bias."""
 
     def _setup(self, normalized_shape: int | Sequence[int], weight: bool, bias: bool, device: Any, dtype: Any) -> None:
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
-            rule = "normalized_shape must be one or more positive integers"
-            raise ValueError(message(type(self).__name__, rule, got=repr(normalized_shape)))
-        self.normalized_shape = shape
+        op, shape = (
+            type(self).__name__,
+            normalized_shape if isinstance(normalized_shape, Iterable) else (normalized_shape,),
+        )
+        self.normalized_shape = shape = tuple(size_of(op, "each extent of normalized_shape", n, 1) for n in shape)
+        if not shape:
+            raise ValueError(message(op, "normalized_shape is empty", got=repr(normalized_shape)))
         self.weight: Parameter | None = empty_parameter(shape, device, dtype) if weight else None
         self.bias: Parameter | None = empty_parameter(shape, device, dtype) if bias else None
         self.reset_parameters()

@@ -25,6 +25,7 @@ class Parameter(Tensor):
                 message("Parameter", "not a tensor", expected="a Tensor", got=type(data).__name__, help=help)
             )
         self = cls._wrap(data.detach()._buffer(), data.device, data._aval)
+        self._version = data._versions()
         self.requires_grad_(requires_grad)
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ def state_of(module: Any, prefix: str = "") -> dict[str, Tensor]:
     """Name -> detached tensor; names of one tied tensor map to one and the same object."""
     detached: dict[int, Tensor] = {}
     return {
-        name: detached.setdefault(id(tensor), tensor.detach()) for name, tensor in _named_state(module, prefix).items()
+        prefix + name: detached.setdefault(id(tensor), tensor.detach()) for name, tensor in _named_state(module).items()
     }
 
 
@@ -42,7 +43,10 @@ class LoadPlan(NamedTuple):
 
 def plan_load(module: Any, state: dict[str, Any], strict: bool = True) -> LoadPlan:
     """Check `state` against the module; see Module.load_state_dict."""
-    own = _named_state(module, "")
+    if not isinstance(state, Mapping):
+        got = type(state).__name__
+        raise TypeError(message("load_state_dict", "not a state", expected="a dictionary of names to tensors", got=got))
+    own, state = _named_state(module), {name: _value(value) for name, value in state.items()}
     sources, problems = _match(own, state)
     missing = [name for name, tensor in own.items() if name not in state and id(tensor) not in sources]
     unexpected = [name for name in state if name not in own]
@@ -56,9 +60,17 @@ def plan_load(module: Any, state: dict[str, Any], strict: bool = True) -> LoadPl
     return LoadPlan(pairs, IncompatibleKeys(missing, unexpected))
 
 
-def _named_state(module: Any, prefix: str) -> dict[str, Tensor]:
+def _value(value: Any) -> Any:
+    """What other libraries call a tensor (PyTorch, JAX) as a NumPy array."""
+    if isinstance(value, Tensor | np.ndarray) or not hasattr(value, "__dlpack__"):
+        return value
+    value = value.detach() if hasattr(value, "detach") else value
+    return np.asarray(value.float() if str(value.dtype) == "torch.bfloat16" else value)  # NumPy takes no bfloat16 of it
+
+
+def _named_state(module: Any) -> dict[str, Tensor]:
     tensors = {}
-    for path, sub in module.named_modules(prefix, remove_duplicate=False):
+    for path, sub in module.named_modules(remove_duplicate=False):
         persistent = [(name, buffer) for name, buffer in sub._own_buffers() if sub._buffers[name]]
         for name, tensor in [*sub._own_parameters(), *persistent]:
             tensors[f"{path}.{name}" if path else name] = tensor

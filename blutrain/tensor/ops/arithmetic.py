@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from ...errors import message
 from ..aval import Aval
@@ -151,11 +150,11 @@ def remainder(x, other):
     return apply(REMAINDER, x, other)
 
 
-def _pow(xp, x, y: Any):
+def _pow(xp, x, y):
     # NumPy computes float32 ** 2.0 in place of a square only for exact Python scalars it knows
     if isinstance(y, (int, float)) and y == 2:
         return xp.multiply(x, x)
-    if hasattr(y, "dtype") and y.dtype.kind == "i" and xp.any(y < 0):
+    if getattr(getattr(y, "dtype", None), "kind", "") == "i" and xp.any(xp.less(y, 0)):
         return _integer_power(xp, x, y)
     return xp.power(x, y)
 
