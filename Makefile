@@ -50,7 +50,7 @@ bench: $(STAMP)
 	mkdir -p bench-results
 	$(PY) benchmarks/step.py --n-embd 128 --n-layer 4 --block-size 128 --batch-size 8 --mode both --json bench-results/step-128.json $(ARGS)
 	$(PY) benchmarks/step.py --n-embd 256 --n-layer 4 --block-size 256 --batch-size 8 --mode both --json bench-results/step-256.json $(ARGS)
-	$(PY) benchmarks/dispatch.py
+	$(PY) benchmarks/dispatch.py --json bench-results/dispatch.json
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -90,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
         results.append(result)
         print(line(result), flush=True)
         if options.json:
-            save(options.json, results, argv, summary=summarize(results))
+            save(options.json, __file__, results, argv, summary=summarize(results))
 
     for built in source(options):
         if str(built.product) in done:

@@ -94,7 +94,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{side:16}{median:12.2f} us per multiplication, forward and backward")
             results.append({"operation": "forward and backward of *", "us": {side: median}})
     if options.json:
-        save(options.json, results, argv)
+        save(options.json, __file__, results, argv)
     return 0
 
 

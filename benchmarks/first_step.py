@@ -21,7 +21,6 @@ import time
 from typing import Any
 
 import trainers
-from memory import SIZES
 from record import save
 
 TIMEOUT_S = 240
@@ -38,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
             results.append(compare(trainers.with_sizes(options, preset, precision)))
             print(line(results[-1]), flush=True)
             if options.json:
-                save(options.json, results, argv)
+                save(options.json, __file__, results, argv)
     return 0
 
 
@@ -68,9 +67,8 @@ def compare(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def in_process(subject: str, options: argparse.Namespace, folder: str) -> dict[str, float]:
-    flags = [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in SIZES]
     caches = {"NOVA_CACHE": os.path.join(folder, "nova"), "CUPY_CACHE_DIR": os.path.join(folder, "cupy")}
-    command, began = [sys.executable, __file__, f"--child={subject}", *flags], time.perf_counter()
+    command, began = [sys.executable, __file__, f"--child={subject}", *trainers.as_flags(options)], time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env={**os.environ, **caches})
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")

@@ -174,7 +174,7 @@ def main(argv: list[str] | None = None) -> int:
                 results.append(measure(case, options.rounds))
                 print(json.dumps(results[-1]), flush=True)
     if options.json:
-        save(options.json, results, argv)
+        save(options.json, __file__, results, argv)
     return 0
 
 

@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
             k: getattr(options, k) for k in ("n_embd", "n_layer", "vocab_size", "batch_size", "block_size", "steps")
         }
         text = {"text": corpus.name, "tokenizer": options.tokenizer, "fingerprint": corpus.fingerprint}
-        save(options.json, results, argv, **sizes, **text, window=options.window)
+        save(options.json, __file__, results, argv, **sizes, **text, window=options.window)
     if options.plot:
         draw({"results": results, "window": options.window}, options.plot)
     return 0

@@ -67,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     for precision, figures in summary.items():
         print(precision, " ".join(f"{key} {value:.3g}" for key, value in figures.items()))
     if options.json:
-        save(options.json, results, argv, summary=summary, rounds=options.rounds)
+        save(options.json, __file__, results, argv, summary=summary, rounds=options.rounds)
     return 0
 
 

@@ -32,7 +32,6 @@ from trainers import BlutrainTrainer, Trainer
 
 STEADY_STEPS, LIMITED_STEPS = 3, 5
 TIMEOUT_S = 240
-SIZES = ("n_embd", "n_layer", "vocab_size", "batch_size", "block_size", "grad_accum", "seed", "precision", "device")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -45,13 +44,15 @@ def main(argv: list[str] | None = None) -> int:
         for precision in options.precisions:
             sized = trainers.with_sizes(options, preset, precision)
             subjects = [s for s in options.subjects if not (s == "eager" and precision == "bf16")]
-            work += [(sized, clip, subject) for clip in options.clips for subject in subjects]
+            for clip in options.clips:
+                clipped = argparse.Namespace(**{**vars(sized), "clip": clip})
+                work += [(clipped, subject) for subject in subjects]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(lambda item: in_process(*item), work))
     add_ratios(results)
     print("\n".join(map(line, results)))
     if options.json:
-        save(options.json, results, argv)
+        save(options.json, __file__, results, argv)
     return 0
 
 
@@ -79,12 +80,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def in_process(options: argparse.Namespace, clip: float | None, subject: str) -> dict[str, Any]:
+def in_process(options: argparse.Namespace, subject: str) -> dict[str, Any]:
     """What a fresh process measures of a subject."""
-    flags = [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in SIZES]
-    flags += [f"--clip={clip}"] * (clip is not None) + [f"--limit-gib={options.limit_gib}"] * bool(options.limit_gib)
+    flags = [*trainers.as_flags(options), *([f"--limit-gib={options.limit_gib}"] if options.limit_gib else [])]
     command = [sys.executable, __file__, f"--child={subject}", *flags]
-    known = {"subject": subject, "preset": options.preset, "precision": options.precision, "clip": clip}
+    known = {"subject": subject, "preset": options.preset, "precision": options.precision, "clip": options.clip}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -18,15 +18,16 @@ PACKAGES = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "xtc-mlir-python-bindings",
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def environment(argv: list[str] | None = None) -> dict[str, Any]:
-    """machine, versions, date (UTC), commit and command of a run; `argv`: the arguments, by default the process's."""
-    script = Path(sys.argv[0]).name
+def environment(script: str, argv: list[str] | None) -> dict[str, Any]:
+    """Name of the benchmark, machine, versions, date (UTC), commit and command; argv None: the process's arguments."""
+    arguments = sys.argv[1:] if argv is None else argv
     return {
+        "benchmark": Path(script).stem,
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "machine": machine(),
         "versions": versions(),
         "commit": _said("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
-        "command": " ".join(["python", f"benchmarks/{script}", *(sys.argv[1:] if argv is None else argv)]),
+        "command": " ".join(["python", f"benchmarks/{Path(script).name}", *arguments]),
     }
 
 
@@ -56,10 +57,10 @@ def versions() -> dict[str, str]:
     return {**found, "ptxas": ptxas_version()}
 
 
-def save(path: str | Path, results: Any, argv: list[str] | None = None, **more: Any) -> None:
-    """Writes the file: `environment`, what `more` names, then the results."""
+def save(path: str | Path, script: str, results: Any, argv: list[str] | None = None, **more: Any) -> None:
+    """Writes the file: `environment` of the script (its __file__), what `more` names, then the results."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    content = {**environment(argv), **more, "results": results}
+    content = {**environment(script, argv), **more, "results": results}
     Path(path).write_text(json.dumps(content, indent=1) + "\n")
 
 

@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     records = read(Path(options.records))
     print(text := table(records))
     if options.json:
-        save(options.json, records, argv)
+        save(options.json, __file__, records, argv)
     if options.table:
         Path(options.table).write_text(text)
     if options.plot:

@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
             results += compare(trainers.with_sizes(options, preset, precision))
             trainers.free_memory(options.device)
             if options.json:
-                save(options.json, results, argv)
+                save(options.json, __file__, results, argv)
     return 0
 
 

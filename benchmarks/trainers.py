@@ -96,6 +96,13 @@ def with_sizes(options: argparse.Namespace, preset: str | None, precision: str) 
     return changed
 
 
+def as_flags(options: argparse.Namespace) -> list[str]:
+    """The flags that give another process the same sizes, precision, device and clipping."""
+    names = ("n_embd", "n_layer", "vocab_size", "batch_size", "block_size", "grad_accum", "seed", "precision", "device")
+    flags = [f"--{name.replace('_', '-')}={getattr(options, name)}" for name in names]
+    return flags + ([f"--clip={options.clip}"] if options.clip else [])
+
+
 def free_memory(device: str) -> None:
     """Give back what dropped trainers held."""
     gc.collect()
