@@ -275,6 +275,7 @@ class FakeMemory:
         return memory, memory.ctypes.data + -memory.ctypes.data % 256
 
     def empty(self, shape, dtype):
+        self.allocate(int(np.prod(shape)) * np.dtype(numpy_dtype(dtype)).itemsize)
         return np.full(shape, 77, numpy_dtype(dtype))
 
     @staticmethod

@@ -197,6 +197,8 @@ def _compiles_first(log: Log, trace: Trace) -> bool:
 def _compile(log: Log, step: Step, outputs: list[int], trace: Trace | None = None) -> StepProgram:
     """Compile the sequence that ends at `step`; where that is not possible, say so once and leave it to the
     interpreter.
+
+    Errors: NovaError with the program's largest buffers where the device has no memory for it.
     """
     trace = trace or trace_of(log, outputs)
     entry = StepProgram(trace, outputs, owner=log.owner)
@@ -215,6 +217,8 @@ def _compile(log: Log, step: Step, outputs: list[int], trace: Trace | None = Non
             announce(entry.program, log.owner)
             return entry
         except NovaError as error:
+            if error.stage == "memory":  # nothing ran yet: with memory freed the same step can be repeated
+                raise
             reason, detail, location = "unsupported", str(error), error.location
     entry.final = True
     location = location or (str(trace.nodes[0].location) if trace.nodes else "<empty>")

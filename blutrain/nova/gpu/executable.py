@@ -30,7 +30,7 @@ from ..target_gpu import device_facts
 from . import launch_courier
 from .assemble import AssembledKernel, AssembleJob, assemble, counts, plan_jobs
 from .driver import Driver, DriverError, driver
-from .executable_blocks import ProgramMemory, ResultBlock
+from .executable_blocks import ProgramMemory, ResultBlock, out_of_memory
 from .launch import ArgumentTable, gpu_kernel
 from .launch_code import Launches, load_code
 from .launch_courier import Courier, Itinerary
@@ -146,9 +146,12 @@ class Executable:
         return self._taken
 
     def new_output(self, index: int) -> Any:
-        """A fresh array that the next launch writes output `index` to. Errors: CuPy's OutOfMemoryError."""
+        """A fresh array that the next launch writes output `index` to. Errors: NovaError without memory for it."""
         spec = self.plan.outputs[index]
-        array = self.memory.empty(spec.shape, spec.dtype)
+        try:
+            array = self.memory.empty(spec.shape, spec.dtype)
+        except MemoryError as fault:
+            raise out_of_memory(self.plan, fault) from fault
         self.bind_output(index, self.memory.address(array))
         return array
 

@@ -90,13 +90,12 @@ class ProgramMemory:
     """
 
     def __init__(self, plan: ProgramPlan, memory: DeviceMemory, table: ArgumentTable):
-        workspace_bytes = max((kernel.workspace_bytes for kernel in plan.kernels), default=0)
         try:
             self._arena, arena = memory.allocate(plan.arena_bytes)
-            self._workspace, workspace = memory.allocate(workspace_bytes)
+            self._workspace, workspace = memory.allocate(_workspace_bytes(plan))
             self.slots = InputSlots(plan, memory)
         except MemoryError as fault:
-            raise NovaError(_out_of_memory(plan, workspace_bytes, fault), stage="memory") from fault
+            raise out_of_memory(plan, fault) from fault
         self._constants = [memory.upload(content) for content in plan.constants]
         table.set_base("arena", 0, arena)
         table.set_base("workspace", 0, workspace)
@@ -106,10 +105,16 @@ class ProgramMemory:
             table.set_base("input", index, self.slots.places[number][0])
 
 
-def _out_of_memory(plan: ProgramPlan, workspace_bytes: int, fault: Exception) -> str:
-    """Nothing was launched, so parameters are as they were; the text says what the program wants memory for."""
-    sizes = {"arena": plan.arena_bytes, "workspace": workspace_bytes}
+def _workspace_bytes(plan: ProgramPlan) -> int:
+    return max((kernel.workspace_bytes for kernel in plan.kernels), default=0)
+
+
+def out_of_memory(plan: ProgramPlan, fault: Exception) -> NovaError:
+    """What a program says that wants memory before its launch: the step ran not at all, and what it needs the most."""
+    sizes = {"arena": plan.arena_bytes, "workspace": _workspace_bytes(plan)}
     sizes.update({f"output {index}": size for index, size in enumerate(plan.sizes("output"))})
     largest = sorted(((size, name) for name, size in sizes.items() if size), reverse=True)[:5]
     listed = ", ".join(f"{name} {size / 2**20:.1f} MiB" for size, name in largest)
-    return f"out of device memory: {fault}\n  the program's largest buffers: {listed}"
+    help = "nothing was updated: free memory and repeat the step, or take a smaller batch (with gradient accumulation)"
+    rule = f"out of device memory: {fault}\n  the program's largest buffers: {listed}\n  help: {help}"
+    return NovaError(rule, stage="memory")

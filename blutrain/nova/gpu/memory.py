@@ -39,7 +39,7 @@ class DeviceMemory:
         return block, block.ptr
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """A new array of an MLIR element type. Errors: CuPy's OutOfMemoryError."""
+        """A new array of an MLIR element type. Errors: CuPy's OutOfMemoryError, a MemoryError."""
         return self._cupy.empty(shape, numpy_dtype(dtype))
 
     @staticmethod
