@@ -95,7 +95,6 @@ class FakeDriver:
         self._broken = False
         self.specs: list[TensorMap] = []
         self.launched: list[str] = []
-        self.overlaps: list[bool] = []
         self.waits: list[tuple[int, int]] = []
         self.clock = 0.0
 
@@ -143,14 +142,13 @@ class FakeDriver:
         pointers = [ctypes.c_uint64.from_address(place).value for place in places[kernel.num_maps :]]
         return Arguments(tuple(maps), tuple(pointers))
 
-    def launch(self, function, grid, block, cluster, shared_bytes, stream, params, overlaps=False) -> None:
+    def launch(self, function, grid, block, cluster, shared_bytes, stream, params) -> None:
         if carry := COURIER.get(self._handles[function]):
             pointers = (ctypes.c_uint64 * 2).from_address(params)
             ring, table = (ctypes.c_uint64.from_address(pointer).value for pointer in pointers)
             self._do(stream, lambda: carry(ring, table))
             return
         self._count("launch")
-        self.overlaps.append(overlaps)
         if self._handles[function] == self.fail:
             raise DriverError("cuLaunchKernel", "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES")
         node = Node(function, tuple(grid), self._read(function, params))

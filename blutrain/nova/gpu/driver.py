@@ -92,44 +92,26 @@ class Driver:
         return int(handle)
 
     def launch(
-        self,
-        function: int,
-        grid: Sequence[int],
-        block: int,
-        cluster: int,
-        shared_bytes: int,
-        stream: int,
-        params: int,
-        overlaps: bool = False,
+        self, function: int, grid: Sequence[int], block: int, cluster: int, shared_bytes: int, stream: int, params: int
     ) -> None:
-        """Launches a kernel; `params` is the address of an array of pointers to the arguments.
-
-        overlaps: its blocks may start while the kernel before it in the stream still runs; it waits by itself.
-        """
-        if cluster == 1 and not overlaps:
+        """Launches a kernel; `params` is the address of an array of pointers to the arguments."""
+        if cluster == 1:
             self.call("cuLaunchKernel", function, *grid, block, 1, 1, shared_bytes, stream, params, 0)
         else:
-            config = self._config(grid, block, cluster, shared_bytes, stream, overlaps)
+            config = self._config(grid, block, cluster, shared_bytes, stream)
             self.call("cuLaunchKernelEx", config, function, params, 0)
 
-    def _config(
-        self, grid: Sequence[int], block: int, cluster: int, shared_bytes: int, stream: int, overlaps: bool = False
-    ) -> Any:
-        api, attributes = self._api, []
-        if cluster > 1:
-            attributes.append(attribute := api.CUlaunchAttribute())
-            attribute.id = self.constant("CUlaunchAttributeID", "LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION")
-            dimension = attribute.value.clusterDim
-            dimension.x, dimension.y, dimension.z = cluster, 1, 1
-        if overlaps:
-            attributes.append(attribute := api.CUlaunchAttribute())
-            attribute.id = self.constant("CUlaunchAttributeID", "LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION")
-            attribute.value.programmaticStreamSerializationAllowed = 1
+    def _config(self, grid: Sequence[int], block: int, cluster: int, shared_bytes: int, stream: int) -> Any:
+        api = self._api
+        attribute = api.CUlaunchAttribute()
+        attribute.id = self.constant("CUlaunchAttributeID", "LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION")
+        dimension = attribute.value.clusterDim
+        dimension.x, dimension.y, dimension.z = cluster, 1, 1
         config = api.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
         config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
         config.sharedMemBytes, config.hStream = shared_bytes, stream
-        config.attrs, config.numAttrs = attributes, len(attributes)
+        config.attrs, config.numAttrs = [attribute], 1
         return config
 
     def resident_clusters(self, function: int, block: int, cluster: int, shared_bytes: int) -> int:

@@ -201,8 +201,8 @@ class Executable:
         courier = self._courier
         assert courier is not None  # `_prepare` made it
         courier.bring_in(stream)
-        follows = self._launches.emit(stream, after)
-        courier.hand_out(stream, follows)
+        self._launches.emit(stream, after)
+        courier.hand_out(stream)
 
     def _emit_checked(self, stream: int) -> None:
         self._table.take_changes()

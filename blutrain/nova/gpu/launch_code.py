@@ -14,16 +14,14 @@ from .driver import Driver, DriverError
 from .kernel import GpuKernel, GpuPhase
 from .launch import PhaseLaunch, launch_error
 
-_WAIT = "griddepcontrol.wait"
 _loaded: weakref.WeakValueDictionary[tuple, LoadedModule] = weakref.WeakValueDictionary()
 
 
 class LoadedModule:
-    """A module on a device that lives as long as this. `waits`: its kernels wait for the one before by themselves."""
+    """A module on a device that lives as long as this."""
 
     def __init__(self, driver: Driver, assembled: AssembledKernel):
         self.driver, self.handle = driver, driver.load_module(assembled.image)
-        self.waits = _WAIT in assembled.ptx
         self._finalizer = weakref.finalize(self, driver.unload_module, self.handle)
         self._finalizer.atexit = False  # the process ends anyway, and its context may be gone
 
@@ -76,50 +74,29 @@ class Launches:
         except DriverError as fault:
             raise self.error(phase.launch, f"the function {description.symbol} cannot be used: {fault}") from fault
 
-    def emit(self, stream: int, after: Callable[[int], None] | None = None) -> bool:
-        """Puts the whole program into a stream; `after` is called with the number of each phase, behind it.
-
-        Returns whether the last work is a kernel.
-        """
-        follows = False
+    def emit(self, stream: int, after: Callable[[int], None] | None = None) -> None:
+        """Puts the whole program into a stream; `after` is called with the number of each phase, behind it."""
         for index in range(self.count):
-            follows = self.emit_launch(index, stream, after, follows)
-        return follows
+            self.emit_launch(index, stream, after)
 
-    def emit_launch(
-        self, index: int, stream: int, after: Callable[[int], None] | None = None, follows: bool = False
-    ) -> bool:
-        """Puts one launch, or the work of one callback, into a stream.
-
-        follows: the last work in the stream is a kernel of this program, which this one's blocks may overlap with.
-        Returns whether it is one now.
-        """
+    def emit_launch(self, index: int, stream: int, after: Callable[[int], None] | None = None) -> None:
+        """Puts one launch, or the work of one callback, into a stream."""
         launch = self._plan.launches[index]
         if isinstance(launch, Callback):
             with self._on_stream(stream):
                 self.callbacks[launch.symbol](launch.argument)
-            return False
-        waits = self._modules[launch.kernel].waits
+            return
         for number in self._phases_of[index]:
             phase, function = self.details[number]
             params = self.phases[number].params
             try:
                 self._driver.launch(
-                    function,
-                    phase.grid,
-                    phase.block,
-                    phase.cluster,
-                    phase.shared_bytes,
-                    stream,
-                    params,
-                    follows and waits,
+                    function, phase.grid, phase.block, phase.cluster, phase.shared_bytes, stream, params
                 )
             except DriverError as fault:
                 raise self.error(index, f"{phase.symbol} ({_shape(phase)}) cannot be launched: {fault}") from fault
-            follows = True
             if after is not None:
                 after(number)
-        return follows
 
     def emit_checked(self, stream: int) -> None:
         """Puts the program into a stream launch by launch, waiting for each: a fault is that of the kernel it names."""

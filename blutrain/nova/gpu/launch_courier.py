@@ -67,15 +67,15 @@ class Courier:
 
     def bring_in(self, stream: int) -> None:
         """In front of a step's kernels."""
-        self._launch(0, stream, False)
+        self._launch(0, stream)
 
-    def hand_out(self, stream: int, follows: bool = False) -> None:
-        """Behind a step's kernels. follows: the last work in the stream is one of them."""
-        self._launch(1, stream, follows and self._code.waits)
+    def hand_out(self, stream: int) -> None:
+        """Behind a step's kernels."""
+        self._launch(1, stream)
 
-    def _launch(self, number: int, stream: int, overlaps: bool) -> None:
+    def _launch(self, number: int, stream: int) -> None:
         phase, function = self._phases[number]
-        self._driver.launch(function, phase.grid, phase.block, 1, 0, stream, self._params, overlaps)
+        self._driver.launch(function, phase.grid, phase.block, 1, 0, stream, self._params)
 
 
 def _word(name: str, base: str, index: int) -> str:

@@ -18,7 +18,6 @@ PTXAS_LIMIT_SECONDS = 100.0
 # The oldest PTX version that has what the generators use; an older driver than that cannot run its kernels anyway.
 PTX_VERSIONS = {"sm_80": "80", "sm_86": "80", "sm_89": "80", "sm_90a": "83"}
 DEFAULT_PTX_VERSION = "86"
-FIRST_OVERLAPPING = 90  # of the targets sm_<n>: those that can start a kernel while the one before it still runs
 
 
 class LoweringError(Exception):
@@ -71,8 +70,6 @@ def to_ptx(text: str, target: str) -> str:
         try:
             module = Module.parse(text)
             _check_is_one_gpu_module(module)
-            if _number(target) >= FIRST_OVERLAPPING:
-                _wait_for_kernels_before(module)
             stage = "passes"
             PassManager.parse(pipeline(text, target)).run(module.operation)
             stage = "translate"
@@ -87,27 +84,6 @@ def _check_is_one_gpu_module(module) -> None:
     names = [operation.operation.name for operation in module.body.operations]
     if names != ["gpu.module"]:
         raise LoweringError("parse", f"expected one gpu.module, got {', '.join(names) or 'nothing'}")
-
-
-def _number(target: str) -> int:
-    return int("".join(c for c in target if c.isdigit()))
-
-
-def _wait_for_kernels_before(module) -> None:
-    """A kernel begins by waiting until the one before it is done and its memory is visible, then lets the next start.
-
-    Blocks may so be started while the kernel before drains (`Driver.launch`, is_behind_kernel). As no kernel touches
-    memory ahead of its wait, a kernel that is done follows all others that are done.
-    """
-    from mlir.ir import Attribute, InsertionPoint, Operation
-
-    for function in module.body.operations[0].regions[0].blocks[0].operations:
-        is_kernel = any(name in function.operation.attributes for name in ("nvvm.kernel", "gpu.kernel"))
-        if is_kernel and len(function.regions[0].blocks):
-            with InsertionPoint.at_block_begin(function.regions[0].blocks[0]), function.location:
-                for action in ("wait", "launch_dependents"):
-                    kind = Attribute.parse(f"#nvvm<grid_dep_action {action}>")
-                    Operation.create("nvvm.griddepcontrol", attributes={"kind": kind})
 
 
 def to_cubin(ptx: str, target: str, ptxas: str) -> tuple[bytes, str]:
