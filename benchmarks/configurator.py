@@ -83,7 +83,8 @@ def main(argv: list[str] | None = None) -> int:
         for number, each in enumerate(options.products):
             write(Path(options.build) / f"{number:02}.xz", build(each, options, facts))
         return 0
-    results = json.loads(Path(options.json).read_text())["results"] if options.resume else []
+    earlier = Path(options.json) if options.resume else None
+    results = json.loads(earlier.read_text())["results"] if earlier and earlier.exists() else []
     done = {r["shape"] for r in results}
 
     def keep(result: dict[str, Any]) -> None:

@@ -35,8 +35,6 @@ from trainers import MODES, PEERS, BlutrainTrainer, Trainer
 
 from examples.gpt_mlp.model import PRESETS
 
-HOST_REPEATS = 100
-
 
 def main(argv: list[str] | None = None) -> int:
     options = parse(argv)
@@ -59,6 +57,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         add("--peers", nargs="?", const="torch,compile", default="", help=f"some of {', '.join(PEERS)} (torch,compile)")
         add("--rounds", type=int, default=5)
         add("--steps", type=int, default=5, help="steps a subject a round")
+        add("--host-repeats", type=int, default=50, help="steps behind host_us")
         add("--compile-only", action="store_true", help="only the first step, which fills the caches")
         add("--json", metavar="FILE")
 
@@ -113,7 +112,7 @@ def subject(
     if not options.compile_only:
         for _ in range(3):
             step()
-        record["host_us"] = host_us(trainer, step)
+        record["host_us"] = host_us(trainer, step, options.host_repeats)
         if isinstance(trainer, BlutrainTrainer):
             record.update(own_figures(name, trainer, step))
     if name == "compiled":
@@ -131,7 +130,7 @@ def own_figures(name: str, trainer: BlutrainTrainer, step: Callable[[], None]) -
     return {"live_bytes": live, **({"replay_us": replay_us(trainer.program, step)} if on_cpu else {})}
 
 
-def host_us(trainer: Trainer, step: Callable[[], None], repeats: int = HOST_REPEATS) -> dict[str, float]:
+def host_us(trainer: Trainer, step: Callable[[], None], repeats: int) -> dict[str, float]:
     """Median microseconds until a step returns, and of its optimizer's part; the device is idle before each."""
     whole, update = [], []
     for _ in range(repeats):
