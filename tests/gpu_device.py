@@ -3,40 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 import blutrain as bt
-from blutrain.nova.gpu.assemble import AssembledKernel, assemble, plan_jobs
+from blutrain.nova.gpu import executable as executable_file
+from blutrain.nova.gpu import launch_code
+from blutrain.nova.gpu.assemble import AssembledKernel, assemble
 from blutrain.nova.plan import Launch, ProgramPlan
 
 POISON = 0xFF  # NaN in every float format, -1 in every integer
 
 
+Rewrite = Callable[[list[AssembledKernel]], list[AssembledKernel]]
+
+
+def rewritten(patch: pytest.MonkeyPatch, rewrite: Rewrite) -> None:
+    """Programs built from now on have the code that `rewrite` makes of theirs."""
+    key = launch_code.assembly_key
+    patch.setattr(executable_file, "assemble", lambda jobs, strict: rewrite(assemble(jobs, strict=False)))
+    patch.setattr(launch_code, "assembly_key", lambda *given: f"{rewrite} {key(*given)}")
+
+
 class OnDevice:
-    """A program of one launch. `rewrite` makes other code of the assembled kernels."""
+    """A program of one launch."""
 
-    def __init__(
-        self, plan: ProgramPlan, rewrite: Callable[[list[AssembledKernel]], list[AssembledKernel]] | None = None
-    ):
-        from blutrain.nova.gpu.driver import driver
-        from blutrain.nova.gpu.executable import Executable
-        from blutrain.nova.gpu.memory import DeviceMemory
-
-        assembled = assemble(plan_jobs(plan), strict=False)
-        if rewrite is not None:  # another text, so that the code is not taken for the one that is loaded already
-            assembled = rewrite(assembled)
-            kernels = [replace(kernel, text=f"{kernel.text}\n// {rewrite}") for kernel in plan.kernels]
-            plan = replace(plan, kernels=tuple(kernels))
+    def __init__(self, plan: ProgramPlan, rewrite: Rewrite | None = None):
         (launch,) = plan.launches
         assert isinstance(launch, Launch)
         results = launch.operands[len(plan.inputs) :]
         self.aliases = [place.index if place.space == "input" else -1 for place in results]
-        self.plan, memory = plan, DeviceMemory(bt.device("cuda"))
-        with memory.activate():
-            self.executable = Executable(plan, assembled, driver(), memory)
+        self.plan = plan
+        with pytest.MonkeyPatch.context() as patch:
+            if rewrite is not None:
+                rewritten(patch, rewrite)
+            self.executable = executable_file.build_executable(plan, bt.device("cuda"))
 
     def run(self, arrays: list[Any]) -> list[Any]:
         """All results. What is updated in place is copied first."""

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
+from gpu import needs_gpu
 from gpu_fake import FakeDriver, FakeKernel, FakeMemory, build, gpu_kernel, phase
 from loops import batches, make, state
 
+import blutrain as bt
 from blutrain import nova, optim
 from blutrain.errors import NovaError
+from blutrain.nn import functional as F
 from blutrain.nova import program as program_file
 from blutrain.nova.plan import OutputSpec, ProgramPlan
+from examples.gpt_mlp.model import MLPGPT, Config
 
 
-def train_step(model, optimizer, x, y):
-    loss = model(x, y)
+def step(model, optimizer, inputs):
+    loss = model(*inputs)
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -42,12 +52,12 @@ def test_a_program_without_memory_is_an_error_and_the_step_can_be_repeated(first
         before = state(model)
         for _ in range(2 if number == 0 else 0):
             with pytest.raises(NovaError, match="largest buffers: arena") as caught:
-                train_step(model, optimizer, x, y)
+                step(model, optimizer, (x, y))
             assert caught.value.stage == "memory"
             optimizer.zero_grad()
             assert all(np.array_equal(value, before[key]) for key, value in state(model).items())
-        train_step(model, optimizer, x, y)
-        train_step(wanted_model, wanted, x, y)
+        step(model, optimizer, (x, y))
+        step(wanted_model, wanted, (x, y))
     nova.flush()
     assert len(model._compiled.programs) == 1
     for key, value in state(wanted_model).items():
@@ -60,7 +70,7 @@ def test_optimizers_count_no_step_that_ran_out_of_memory(monkeypatch):
     optimizer = optim.AdamW(model.parameters(), lr=0.1)
     x, y = next(iter(batches(1)))
     with pytest.raises(NovaError, match="none"):
-        train_step(model, optimizer, x, y)
+        step(model, optimizer, (x, y))
     steps = [s["step"] for s in optimizer.state_dict()["state"].values() if "step" in s]
     assert not any(steps)
 
@@ -76,3 +86,110 @@ def test_an_output_without_memory_names_the_largest_buffers():
     assert caught.value.stage == "memory" and "repeat the step" in str(caught.value)
     memory.limit = 1 << 30
     assert executable.new_output(0).shape == (1 << 16,)
+
+
+# -------------------------------------------------------------------- on a device
+
+
+def tokens_of(batch: int, seed: int):
+    rng = np.random.default_rng(seed)
+    return [bt.from_numpy(rng.integers(0, 5000, (batch, 256))).to("cuda") for _ in range(2)]
+
+
+def gpt():
+    bt.manual_seed(0)
+    model = MLPGPT(Config(5000, 256, 256, 2)).to("cuda")
+    model.compile(first_step="compiled", precision="tf32")
+    return model, optim.AdamW(model.parameters(), lr=1e-3)
+
+
+@pytest.mark.parametrize("what", [pytest.param(what, marks=needs_gpu) for what in ("arena", "output")])
+def test_a_step_that_runs_out_of_device_memory(what):
+    """Clear, harmless, and over when there is memory: from then on the bits of a run that never lacked any."""
+    import cupy
+
+    pool, steps = (
+        cupy.get_default_memory_pool(),
+        [tokens_of(2, 0), tokens_of(32, 1), tokens_of(32, 2), tokens_of(32, 3)],
+    )
+
+    def train(has_to_wait: bool):
+        model, optimizer = gpt()
+        limited = 1 if what == "arena" else 2  # the program of the large batch is new, or ran once without an output
+        for number, tokens in enumerate(steps):
+            if has_to_wait and number == limited:
+                runs_out(model, optimizer, tokens)
+            loss = step(model, optimizer, tokens) if what == "arena" else held(model, optimizer, tokens, number)[0]
+        return loss.item(), {k: v.cpu().numpy() for k, v in model.state_dict().items()}
+
+    def held(model, optimizer, tokens, number):
+        """From the third step on the logits are held."""
+        logits = model(tokens[0])
+        loss = F.cross_entropy(logits.reshape(-1, 5000), tokens[1].reshape(-1))
+        kept = logits if number >= 2 else None
+        del logits
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss, kept
+
+    def runs_out(model, optimizer, tokens):
+        nova.flush()
+        before = [p.detach().cpu().numpy() for p in model.parameters()]
+        pool.free_all_blocks()
+        pool.set_limit(size=pool.used_bytes() + (4 << 20))
+        try:
+            for _ in range(2):
+                with pytest.raises(NovaError, match=r"out of device memory.*\n.*largest buffers: \w+") as caught:
+                    step(model, optimizer, tokens) if what == "arena" else held(model, optimizer, tokens, 2)
+                assert caught.value.stage == "memory"
+                del caught
+                optimizer.zero_grad()
+        finally:
+            pool.set_limit(size=0)
+        for parameter, value in zip(model.parameters(), before, strict=True):
+            assert np.array_equal(parameter.detach().cpu().numpy(), value)
+
+    wanted_loss, wanted = train(False)
+    got_loss, got = train(True)
+    assert got_loss == wanted_loss
+    assert all(np.array_equal(got[key], value) for key, value in wanted.items())
+
+
+FAULTY = """
+import dataclasses, re, sys
+sys.path[:0] = {paths!r}
+from blutrain.nova import program
+from blutrain.nova.plan import Launch
+
+compiled = program.cached_plan
+
+def with_a_trap(*arguments):
+    plan, seconds = compiled(*arguments)
+    launch = next(x for x in plan.launches if isinstance(x, Launch) and x.label.startswith({anchor!r}))
+    text, count = re.subn(r"((?:llvm|gpu)[.]return)", r'"llvm.intr.trap"() : () -> ()\\n\\1', plan.kernels[launch.kernel].text)
+    assert count
+    kernels = list(plan.kernels)
+    kernels[launch.kernel] = dataclasses.replace(kernels[launch.kernel], text=text)
+    print("trap in", launch.label, launch.locations, flush=True)
+    return dataclasses.replace(plan, kernels=tuple(kernels)), seconds
+
+program.cached_plan = with_a_trap
+from test_gpu_fire_faults import gpt, step, tokens_of
+print("loss", step(*gpt(), tokens_of(2, 0)).item())
+"""
+
+
+@pytest.mark.parametrize("anchor", [pytest.param(anchor, marks=needs_gpu) for anchor in ("row", "contract")])
+@pytest.mark.parametrize("is_checked", ["0", "1"])
+def test_a_kernel_that_fails_is_named_with_the_users_line(anchor, is_checked):
+    """In a process of its own: nothing works in one whose device failed."""
+    tests = Path(__file__).resolve().parent
+    script = FAULTY.format(paths=[str(tests), str(tests.parent)], anchor=anchor)
+    environment = {**os.environ, "NOVA_CHECK": is_checked}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120)
+    planted = re.search(r"trap in (\w+ \d+) \('([^']+)'", done.stdout)
+    assert planted, done.stdout + done.stderr
+    label, line = planted.groups()
+    last = done.stderr[done.stderr.rindex("NovaError") :]
+    assert "failed on the device" in last and label in last and line in last, done.stderr[-3000:]
