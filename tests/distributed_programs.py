@@ -114,6 +114,7 @@ def _refused(size):
     one = bt.ones(2)
     raises(ValueError, "unknown op", lambda: distributed.all_reduce(one, "min"))
     raises(TypeError, "mean of integers", lambda: distributed.all_reduce(one.long(), "mean"))
+    raises(TypeError, "sum of booleans", lambda: distributed.all_reduce(one > 0))
     raises(ValueError, "no such rank", lambda: distributed.broadcast(one, size))
     raises(ValueError, "no equal parts", lambda: distributed.reduce_scatter(bt.ones(size + 1)))
     raises(TypeError, "no tensor", lambda: distributed.all_reduce(1.0))

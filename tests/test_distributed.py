@@ -21,12 +21,6 @@ SMALL = "--n-embd 16 --n-layer 1 --block-size 8 --batch-size 6 --sample-tokens 0
 EXAMPLE = ["-m", "examples.gpt_mlp.train"]
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_collectives(ranks):
-    status, _, err = program(ranks, "collectives")
-    assert status == 0, err
-
-
 def test_data_parallel_cases():
     status, _, err = program(2, "data_parallel")
     assert status == 0, err

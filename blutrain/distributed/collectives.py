@@ -4,11 +4,13 @@
     work = all_reduce(x, "sum", async_op=True)     # returns at once; work.wait() gives the tensor
 
 A derivative is that of the sum of all ranks' losses: each rank runs backward on its own. They run in the order in which
-the program calls them, which must be the same on all ranks; what nova has recorded before is computed first.
+the program calls them, which must be the same on all ranks; what nova has recorded before is computed first. A compiled
+program has them inside, each on a vector of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
@@ -17,29 +19,79 @@ from ..errors import message
 from ..tensor import dispatch
 from ..tensor.aval import Aval
 from ..tensor.device import Device, cpu
-from ..tensor.primitive import Collective, Unsupported, define
+from ..tensor.dtype import bool_
+from ..tensor.primitive import Collective, Parts, Primitive, define
 from ..tensor.tensor import Tensor
 from .group import Work, flush_pending, follow_replay, get_group
 
 OPS = ("sum", "mean", "max")
-NOT_COMPILED = Unsupported("a collective inside a compiled call runs by the eager rules")
 COLLECTIVE = frozenset(("collective",))
+_starts: dict[
+    str, Callable[..., tuple[Any, Any]]
+] = {}  # primitive -> start(xp, x, **attrs): (result, what was started)
 
 
-def device_of(array) -> Device:
-    return cpu if isinstance(array, numpy.ndarray | numpy.generic) else Device("cuda", array.device.id)
+def define_collective(name: str, *, start: Callable, num_results: int = 1, **record: Any) -> Primitive:
+    """A primitive of one operand. start(xp, x, **attrs) gives its result, to be there later, and what `join` takes."""
+
+    def eager(xp, x, **attrs):
+        target, started = start(xp, x, **attrs)
+        get_group().join(*started)
+        return () if target is None else target
+
+    _starts[name] = start
+    return define(name, "effect", eager=eager, num_results=num_results, tags=COLLECTIVE, **record)
 
 
-def contiguous(xp, array):
-    return xp.ascontiguousarray(array)
+def call(prim: Primitive, x: Tensor, async_op: bool, **attrs: Any) -> Any:
+    """Run a collective on a tensor, or start it: then a Work."""
+    recorder = dispatch.recorder
+    if recorder is not None and recorder.recording:
+        result = dispatch.apply(prim, x, **attrs)
+        return Work(get_group(), None, None, result) if async_op else result  # pyright: ignore[reportArgumentType]
+    flush_pending()
+    if not isinstance(x, Tensor):
+        raise TypeError(message(prim.name, "the operand is no tensor", got=type(x).__name__))
+    if not async_op:
+        return dispatch.apply(prim, x, **attrs)
+    if x.requires_grad and dispatch.tape.enabled():
+        help = "x.detach(), or without async_op"
+        raise RuntimeError(message(prim.name, "no gradient flows through an asynchronous collective", help=help))
+    prim.infer(x._aval, **attrs)
+    with x.device.activate():
+        target, (entry, request) = _starts[prim.name](x.device.xp, x._buffer(), **attrs)
+    return Work(get_group(), entry, request, None if target is None else Tensor._wrap(target, x.device))
 
 
-def name_of(name: str, aval: Any, *details: Any) -> str:
-    return " ".join(map(str, (name, *filter(lambda d: d is not None, details), aval)))
+def start(array: Any, name: str, detail: str, *operands: Any) -> tuple[Any, Any]:
+    """Enter the backend's collective `name` on its operands, for an array that messages describe."""
+    device = cpu if isinstance(array, numpy.ndarray | numpy.generic) else Device("cuda", array.device.id)
+    return get_group().start(device, f"{name} {detail} {array.dtype.name}{list(array.shape)}", name, *operands)
 
 
-def described(array) -> str:
-    return f"{array.dtype.name}{list(array.shape)}"
+def compiled(parts: Callable[[Sequence[Aval], Any], Parts], start: Callable) -> Collective:
+    """The lowering of a collective whose result is there once the group's `join` returns."""
+    return Collective(parts, start, lambda started: get_group().join(*started), follow_replay)
+
+
+def check_rank(name: str, rank: int) -> None:
+    """Errors: ValueError for a rank that is not there."""
+    size = get_group().size
+    if not 0 <= rank < size:
+        raise ValueError(message(name, "no such rank", expected=f"0 <= rank < {size}", got=str(rank)))
+
+
+def _check_op(name: str, x: Aval, op: str) -> None:
+    if op not in OPS:
+        raise ValueError(message(name, "unknown op", expected=" or ".join(OPS), got=repr(op)))
+    if op == "mean" and not x.dtype.is_floating:
+        raise TypeError(message(name, "the mean of integers is no integer", got=str(x), help='cast, or use "sum"'))
+    if op == "sum" and x.dtype is bool_:
+        raise TypeError(message(name, "the sum of booleans is no boolean", got=str(x), help='cast, or use "max"'))
+
+
+def _whole(avals: Sequence[Aval], attrs: Any) -> Parts:
+    return Parts((0,), avals[0].size, (0,))
 
 
 # ---------------------------------------------------------------- all_reduce
@@ -50,22 +102,9 @@ def _infer_all_reduce(x: Aval, *, op: str) -> Aval:
     return x
 
 
-def _start_all_reduce(xp, x, op: str):
+def _start_all_reduce(xp, x, *, op: str):
     target = xp.empty(x.shape, x.dtype)
-    name = name_of("all_reduce", described(x), op)
-    return target, get_group().start(device_of(x), name, "all_reduce", contiguous(xp, x), target, op)
-
-
-def _eager_all_reduce(xp, x, *, op):
-    target, started = _start_all_reduce(xp, x, op)
-    get_group().join(*started)
-    return target
-
-
-def _start_in_place(flat, op: str):
-    """What a compiled program does."""
-    name = name_of("all_reduce", described(flat), op)
-    return get_group().start(device_of(flat), name, "all_reduce", flat, flat, op)
+    return target, start(x, "all_reduce", op, xp.ascontiguousarray(x), target, op)
 
 
 def _vjp_all_reduce(ctx, grad):
@@ -74,14 +113,12 @@ def _vjp_all_reduce(ctx, grad):
     return (dispatch.apply(ALL_REDUCE, grad, op=ctx.attrs["op"]),)
 
 
-ALL_REDUCE = define(
+ALL_REDUCE = define_collective(
     "all_reduce",
-    "effect",
     infer=_infer_all_reduce,
-    eager=_eager_all_reduce,
+    start=_start_all_reduce,
     vjp=_vjp_all_reduce,
-    nova=Collective("whole", _start_in_place, lambda started: get_group().join(*started), follow_replay),
-    tags=COLLECTIVE,
+    nova=compiled(_whole, lambda flat, op: start(flat, "all_reduce", op, flat, flat, op)),
     doc='all_reduce(x, *, op): the "sum", "mean" or "max" over all ranks, element by element; the same on each.',
 )
 
@@ -90,24 +127,12 @@ def all_reduce(x: Tensor, op: str = "sum", async_op: bool = False) -> Any:
     """The "sum", "mean" or "max" of x over all ranks, a new tensor; with async_op, a Work that gives it.
 
     float16 and bfloat16 on CPUs are added in float32 and rounded once. Errors: ValueError for another op; TypeError for
-    the mean of integers; PeerLost, CollectiveTimeout.
+    the mean of integers and the sum of booleans; PeerLost, CollectiveTimeout.
     """
-    return call(ALL_REDUCE, (x,), {"op": op}, async_op, lambda xp, a: _start_all_reduce(xp, a, op))
+    return call(ALL_REDUCE, x, async_op, op=op)
 
 
 # ---------------------------------------------------------------- broadcast
-
-
-def _start_broadcast(xp, x, src: int):
-    target = x.copy(order="C")
-    name = name_of("broadcast", described(x), f"from {src}")
-    return target, get_group().start(device_of(x), name, "broadcast", target, src)
-
-
-def _eager_broadcast(xp, x, *, src):
-    target, started = _start_broadcast(xp, x, src)
-    get_group().join(*started)
-    return target
 
 
 def _infer_broadcast(x: Aval, *, src: int) -> Aval:
@@ -115,152 +140,119 @@ def _infer_broadcast(x: Aval, *, src: int) -> Aval:
     return x
 
 
+def _start_broadcast(xp, x, *, src: int):
+    target = x.copy(order="C")
+    return target, _start_broadcast_in_place(target, src)
+
+
+def _start_broadcast_in_place(flat, src: int):
+    return start(flat, "broadcast", f"from {src}", flat, src)
+
+
 def _vjp_broadcast(ctx, grad):
     total = dispatch.apply(ALL_REDUCE, grad, op="sum")
     return (total if get_group().rank == ctx.attrs["src"] else total * 0,)
 
 
-BROADCAST = define(
+BROADCAST = define_collective(
     "broadcast",
-    "effect",
     infer=_infer_broadcast,
-    eager=_eager_broadcast,
+    start=_start_broadcast,
     vjp=_vjp_broadcast,
-    nova=NOT_COMPILED,
-    tags=COLLECTIVE,
+    nova=compiled(_whole, _start_broadcast_in_place),
     doc="broadcast(x, *, src): the x of rank `src`; shapes and dtypes are equal on all ranks.",
 )
 
 
 def broadcast(x: Tensor, src: int = 0, async_op: bool = False) -> Any:
-    """The x of rank `src`, a new tensor on every rank; with async_op, a Work that gives it."""
-    return call(BROADCAST, (x,), {"src": src}, async_op, lambda xp, a: _start_broadcast(xp, a, src))
+    """The x of rank `src`, a new tensor on every rank; with async_op, a Work that gives it.
+
+    Errors: ValueError where there is no rank `src`.
+    """
+    return call(BROADCAST, x, async_op, src=src)
 
 
 # ---------------------------------------------------------------- all_gather, reduce_scatter
+# `rank` and `ranks` are attributes: programs of different ranks differ in them.
 
 
-def _infer_all_gather(x: Aval, *, size: int) -> Aval:
-    return Aval((size * x.shape[0], *x.shape[1:]) if x.shape else (size,), x.dtype)
+def _part(flat, rank: int, ranks: int):
+    """A rank's part of a vector."""
+    length = flat.shape[0] // ranks
+    return flat[rank * length : (rank + 1) * length]
 
 
-def _start_all_gather(xp, x, size: int):
-    target = xp.empty(_infer_all_gather(Aval(x.shape, x.dtype), size=size).shape, x.dtype)
-    return target, get_group().start(
-        device_of(x), name_of("all_gather", described(x)), "all_gather", contiguous(xp, x), target
-    )
+def _infer_all_gather(x: Aval, *, rank: int, ranks: int) -> Aval:
+    return Aval((ranks * x.shape[0], *x.shape[1:]) if x.shape else (ranks,), x.dtype)
 
 
-def _eager_all_gather(xp, x, *, size):
-    target, started = _start_all_gather(xp, x, size)
-    get_group().join(*started)
-    return target
+def _start_all_gather(xp, x, *, rank: int, ranks: int):
+    target = xp.empty(_infer_all_gather(Aval(x.shape, x.dtype), rank=rank, ranks=ranks).shape, x.dtype)
+    return target, start(x, "all_gather", "of", xp.ascontiguousarray(x), target)
 
 
 def _vjp_all_gather(ctx, grad):
-    part = dispatch.apply(REDUCE_SCATTER, grad, op="sum", size=ctx.attrs["size"])
+    part = dispatch.apply(REDUCE_SCATTER, grad, op="sum", rank=ctx.attrs["rank"], ranks=ctx.attrs["ranks"])
     return (part.reshape(ctx.avals[0].shape),)
 
 
-ALL_GATHER = define(
+ALL_GATHER = define_collective(
     "all_gather",
-    "effect",
     infer=_infer_all_gather,
-    eager=_eager_all_gather,
+    start=_start_all_gather,
     vjp=_vjp_all_gather,
-    nova=NOT_COMPILED,
-    tags=COLLECTIVE,
-    doc="all_gather(x, *, size): the x of all ranks one after the other, along the first dimension.",
+    nova=compiled(
+        lambda avals, attrs: Parts((attrs["rank"] * avals[0].size,), attrs["ranks"] * avals[0].size, (0,)),
+        lambda flat, rank, ranks: start(flat, "all_gather", "of", _part(flat, rank, ranks), flat),
+    ),
+    doc="all_gather(x, *, rank, ranks): the x of all ranks one after the other, along the first dimension.",
 )
 
 
 def all_gather(x: Tensor, async_op: bool = False) -> Any:
     """The x of all ranks (equal shapes) joined along the first dimension, in order of rank; 0-d ones make a vector."""
-    size = get_group().size
-    return call(ALL_GATHER, (x,), {"size": size}, async_op, lambda xp, a: _start_all_gather(xp, a, size))
+    group = get_group()
+    return call(ALL_GATHER, x, async_op, rank=group.rank, ranks=group.size)
 
 
-def _infer_reduce_scatter(x: Aval, *, op: str, size: int) -> Aval:
+def _infer_reduce_scatter(x: Aval, *, op: str, rank: int, ranks: int) -> Aval:
     _check_op("reduce_scatter", x, op)
-    if not x.shape or x.shape[0] % size:
-        expected = f"a first dimension that {size} ranks divide evenly"
+    if not x.shape or x.shape[0] % ranks:
+        expected = f"a first dimension that {ranks} ranks divide evenly"
         raise ValueError(message("reduce_scatter", "there are no equal parts", expected=expected, got=str(x)))
-    return Aval((x.shape[0] // size, *x.shape[1:]), x.dtype)
+    return Aval((x.shape[0] // ranks, *x.shape[1:]), x.dtype)
 
 
-def _start_reduce_scatter(xp, x, op: str, size: int):
-    target = xp.empty((x.shape[0] // size, *x.shape[1:]), x.dtype)
-    name = name_of("reduce_scatter", described(x), op)
-    return target, get_group().start(device_of(x), name, "reduce_scatter", contiguous(xp, x), target, op)
-
-
-def _eager_reduce_scatter(xp, x, *, op, size):
-    target, started = _start_reduce_scatter(xp, x, op, size)
-    get_group().join(*started)
-    return target
+def _start_reduce_scatter(xp, x, *, op: str, rank: int, ranks: int):
+    target = xp.empty((x.shape[0] // ranks, *x.shape[1:]), x.dtype)
+    return target, start(x, "reduce_scatter", op, xp.ascontiguousarray(x), target, op)
 
 
 def _vjp_reduce_scatter(ctx, grad):
     if ctx.attrs["op"] == "max":
         raise RuntimeError(message("reduce_scatter", "max has no gradient", help="detach the operand"))
-    whole = dispatch.apply(ALL_GATHER, grad, size=ctx.attrs["size"])
-    return (whole / ctx.attrs["size"] if ctx.attrs["op"] == "mean" else whole,)
+    ranks = ctx.attrs["ranks"]
+    whole = dispatch.apply(ALL_GATHER, grad, rank=ctx.attrs["rank"], ranks=ranks)
+    return (whole / ranks if ctx.attrs["op"] == "mean" else whole,)
 
 
-REDUCE_SCATTER = define(
+REDUCE_SCATTER = define_collective(
     "reduce_scatter",
-    "effect",
     infer=_infer_reduce_scatter,
-    eager=_eager_reduce_scatter,
+    start=_start_reduce_scatter,
     vjp=_vjp_reduce_scatter,
-    nova=NOT_COMPILED,
-    tags=COLLECTIVE,
-    doc="reduce_scatter(x, *, op, size): part number `rank` of `size` equal ones of what all_reduce(x) gives.",
+    nova=compiled(
+        lambda avals, attrs: Parts((0,), avals[0].size, (attrs["rank"] * (avals[0].size // attrs["ranks"]),)),
+        lambda flat, op, rank, ranks: start(flat, "reduce_scatter", op, flat, _part(flat, rank, ranks), op),
+    ),
+    doc="reduce_scatter(x, *, op, rank, ranks): part number `rank` of `ranks` equal ones of what all_reduce(x) gives.",
 )
 
 
 def reduce_scatter(x: Tensor, op: str = "sum", async_op: bool = False) -> Any:
     """This rank's part, of equal ones along the first dimension, of the reduction of x over all ranks.
 
-    Errors: ValueError where the first dimension has no equal parts.
+    Errors: those of all_reduce; ValueError where the first dimension has no equal parts.
     """
-    size = get_group().size
-    attrs = {"op": op, "size": size}
-    return call(REDUCE_SCATTER, (x,), attrs, async_op, lambda xp, a: _start_reduce_scatter(xp, a, op, size))
-
-
-# ---------------------------------------------------------------- what they share
-
-
-def call(prim, operands: tuple, attrs: dict, async_op: bool, start) -> Any:
-    """Run a collective on tensors, or start it."""
-    recorder = dispatch.recorder
-    if recorder is not None and recorder.recording:
-        result = dispatch.apply(prim, *operands, **attrs)
-        return Work(get_group(), None, None, result) if async_op else result  # pyright: ignore[reportArgumentType]
-    flush_pending()
-    x: Tensor = operands[0]
-    if not isinstance(x, Tensor):
-        raise TypeError(message(prim.name, "the operand is no tensor", got=type(x).__name__))
-    if not async_op:
-        return dispatch.apply(prim, *operands, **attrs)
-    if x.requires_grad and dispatch.tape.enabled():
-        help = "x.detach(), or without async_op"
-        raise RuntimeError(message(prim.name, "no gradient flows through an asynchronous collective", help=help))
-    prim.infer(x._aval, **attrs)
-    with x.device.activate():
-        target, (entry, request) = start(x.device.xp, x._buffer())
-    return Work(get_group(), entry, request, None if target is None else Tensor._wrap(target, x.device))
-
-
-def _check_op(name: str, x: Aval, op: str) -> None:
-    if op not in OPS:
-        raise ValueError(message(name, "unknown op", expected=" or ".join(OPS), got=repr(op)))
-    if op == "mean" and not x.dtype.is_floating:
-        raise TypeError(message(name, "the mean of integers is no integer", got=str(x), help='cast, or use "sum"'))
-
-
-def check_rank(name: str, rank: int) -> None:
-    size = get_group().size
-    if not 0 <= rank < size:
-        raise ValueError(message(name, "no such rank", expected=f"0 <= rank < {size}", got=str(rank)))
+    group = get_group()
+    return call(REDUCE_SCATTER, x, async_op, op=op, rank=group.rank, ranks=group.size)

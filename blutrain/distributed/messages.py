@@ -7,22 +7,13 @@ from typing import Any
 from ..tensor import dispatch
 from ..tensor.aval import Aval
 from ..tensor.device import cpu
-from ..tensor.primitive import NotDifferentiable, define
+from ..tensor.primitive import NotDifferentiable, Unsupported, define
 from ..tensor.tensor import Tensor
-from .collectives import COLLECTIVE, NOT_COMPILED, call, check_rank, contiguous, described, device_of, name_of
+from .collectives import COLLECTIVE, call, check_rank, define_collective, start
 from .group import flush_pending, get_group
 
 _MOVES = NotDifferentiable("it moves data from one rank to another; use all_reduce, broadcast, all_gather")
-
-
-def _start_send(xp, x, dst: int, tag: int):
-    name = name_of("send", described(x), f"to {dst}")
-    return None, get_group().start(device_of(x), name, "send", contiguous(xp, x), dst, tag)
-
-
-def _eager_send(xp, x, *, dst, tag):
-    get_group().join(*_start_send(xp, x, dst, tag)[1])
-    return ()
+_ELSEWHERE = Unsupported("messages and barriers do not run inside of a compiled program: call them outside of it")
 
 
 def _infer_send(x: Aval, *, dst: int, tag: int) -> tuple:
@@ -30,34 +21,28 @@ def _infer_send(x: Aval, *, dst: int, tag: int) -> tuple:
     return ()
 
 
-SEND = define(
+def _start_send(xp, x, *, dst: int, tag: int):
+    return None, start(x, "send", f"to {dst}", xp.ascontiguousarray(x), dst, tag)
+
+
+SEND = define_collective(
     "send",
-    "effect",
     infer=_infer_send,
-    eager=_eager_send,
+    start=_start_send,
     vjp=_MOVES,
-    nova=NOT_COMPILED,
-    tags=COLLECTIVE,
+    nova=_ELSEWHERE,
     num_results=0,
     doc="send(x, *, dst, tag): rank `dst` gets x by a recv; no result.",
 )
 
 
 def send(x: Tensor, dst: int, tag: int = 0, async_op: bool = False) -> Any:
-    """Send x to rank `dst`, which calls recv. With async_op, a Work; x must not change before it is done."""
-    return call(SEND, (x,), {"dst": dst, "tag": tag}, async_op, lambda xp, a: _start_send(xp, a, dst, tag))
+    """Send x to rank `dst`, which calls recv. With async_op, a Work; x must not change before it is done.
 
-
-def _start_recv(xp, like, src: int, tag: int):
-    target = xp.empty(like.shape, like.dtype)
-    name = name_of("recv", described(like), f"from {src}")
-    return target, get_group().start(device_of(like), name, "recv", target, src, tag)
-
-
-def _eager_recv(xp, like, *, src, tag):
-    target, started = _start_recv(xp, like, src, tag)
-    get_group().join(*started)
-    return target
+    On GPUs a rank's messages run in the order of its calls, whatever the tag: of two ranks that send to each other one
+    has to receive first. Errors: ValueError where there is no rank `dst`.
+    """
+    return call(SEND, x, async_op, dst=dst, tag=tag)
 
 
 def _infer_recv(like: Aval, *, src: int, tag: int) -> Aval:
@@ -65,39 +50,45 @@ def _infer_recv(like: Aval, *, src: int, tag: int) -> Aval:
     return like
 
 
-RECV = define(
+def _start_recv(xp, like, *, src: int, tag: int):
+    target = xp.empty(like.shape, like.dtype)
+    return target, start(like, "recv", f"from {src}", target, src, tag)
+
+
+RECV = define_collective(
     "recv",
-    "effect",
     infer=_infer_recv,
-    eager=_eager_recv,
+    start=_start_recv,
     vjp=_MOVES,
-    nova=NOT_COMPILED,
-    tags=COLLECTIVE,
+    nova=_ELSEWHERE,
     doc="recv(like, *, src, tag): what rank `src` sends, a tensor of the shape and dtype of `like`.",
 )
 
 
 def recv(like: Tensor, src: int, tag: int = 0, async_op: bool = False) -> Any:
-    """What rank `src` sends: a new tensor of the shape, dtype and device of `like`. With async_op, a Work."""
-    return call(RECV, (like.detach(),), {"src": src, "tag": tag}, async_op, lambda xp, a: _start_recv(xp, a, src, tag))
+    """What rank `src` sends: a new tensor of the shape, dtype and device of `like`. With async_op, a Work.
+
+    Errors: ValueError where there is no rank `src`.
+    """
+    return call(RECV, like.detach(), async_op, src=src, tag=tag)
+
+
+def _eager_barrier(xp, *, device) -> tuple:
+    get_group().exchange("barrier", None)
+    return ()
 
 
 BARRIER = define(
     "barrier",
     "effect",
     infer=lambda *, device: (),
-    eager=lambda xp, *, device: _eager_barrier(),
+    eager=_eager_barrier,
     vjp=_MOVES,
-    nova=NOT_COMPILED,
+    nova=_ELSEWHERE,
     tags=COLLECTIVE,
     num_results=0,
     doc="barrier(*, device): returns once all ranks have called it; no result.",
 )
-
-
-def _eager_barrier() -> tuple:
-    get_group().exchange("barrier", None)
-    return ()
 
 
 def barrier() -> None:

@@ -17,11 +17,11 @@ from ..autograd.hooks import sharing, syncing
 from ..errors import message
 from ..tensor import dispatch
 from ..tensor.aval import Aval
-from ..tensor.primitive import Collective, NotDifferentiable, define
+from ..tensor.primitive import NotDifferentiable, Parts, define
 from ..tensor.tensor import Tensor
 from .buckets import Bucket, plan_buckets
-from .collectives import COLLECTIVE, all_reduce
-from .group import ProcessGroup, follow_replay, get_group
+from .collectives import COLLECTIVE, all_reduce, compiled
+from .group import ProcessGroup, get_group
 from .shards import Shard, find_shards, gather
 
 reducers: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()  # their parameters keep them
@@ -273,9 +273,8 @@ def start_bucket(flat: Any, reducer: int, bucket: int) -> tuple[Any, Any]:
     return observed(f"bucket {bucket}", lambda: owner.start(owner.buckets[bucket], flat))
 
 
-def wait_bucket(started: tuple[Any, Any]) -> None:
-    """Wait for what start_bucket gave."""
-    get_group().join(*started)
+def _parts_of_bucket(avals: Sequence[Aval], attrs: Any) -> Parts:
+    return Parts(attrs["offsets"], attrs["size"], attrs["offsets"])
 
 
 REDUCE_BUCKET = define(
@@ -284,7 +283,7 @@ REDUCE_BUCKET = define(
     infer=_infer_bucket,
     eager=_eager_bucket,
     vjp=NotDifferentiable("gradients are averaged after backward; use all_reduce inside of it"),
-    nova=Collective("bucket", start_bucket, wait_bucket, follow_replay),
+    nova=compiled(_parts_of_bucket, start_bucket),
     num_results=-1,
     tags=COLLECTIVE,
     doc=(

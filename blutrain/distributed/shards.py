@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..tensor import dispatch
 from ..tensor.aval import Aval
-from ..tensor.primitive import Collective, NotDifferentiable, define
+from ..tensor.primitive import NotDifferentiable, Parts, define
 from ..tensor.tensor import Tensor
 from .buckets import Bucket
-from .collectives import COLLECTIVE, all_reduce
-from .group import follow_replay, get_group
+from .collectives import COLLECTIVE, all_reduce, compiled
+from .group import get_group
 
 if TYPE_CHECKING:
     from .reducer import Reducer
@@ -132,7 +132,7 @@ GATHER_BUCKET = define(
     infer=_infer,
     eager=_eager,
     vjp=NotDifferentiable("parameters are gathered after an update"),
-    nova=Collective("gather", _start, lambda started: get_group().join(*started), follow_replay),
+    nova=compiled(lambda avals, attrs: Parts(attrs["offsets"], attrs["size"], attrs["results"]), _start),
     num_results=-1,
     tags=COLLECTIVE,
     doc=(

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy
 
 from .dtype import on_default_change
+
+if TYPE_CHECKING:
+    from .aval import Aval
 
 TABLE: dict[str, Primitive] = {}
 
@@ -122,22 +125,28 @@ class Composed:
     """Nova lowers it through `compose`, its meaning in simple primitives."""
 
 
+class Parts(NamedTuple):
+    """Where in a vector of `size` elements each operand lies before a collective, and each result after it."""
+
+    offsets: tuple[int, ...]
+    size: int
+    results: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Nova runs it between kernels, by calls from the host program: `start(flat, **attrs)` where the last operand exists
-    returns at once, `wait(what start gave)` stands before the first use of a result. `flat` is a vector that the operands
-    are parts of, replaced in place; the results are parts of it then. `replayed`, behind each launch of a program that was
-    captured into a graph, is handed what `start` gave while it was. `rule`, by attributes of the operation:
-
-    "bucket": `offsets` of the operands, `size` of the vector; the results lie where the operands did;
-    "gather": the same, and `results`: the offset of each result;
-    "whole": the one operand is the vector, and so is the result.
+    """Nova runs it between kernels, in place on a vector (`flat`) that its operands and results are `parts(avals, attrs)`
+    of: `start(flat, **attrs)`, called by the host program where the last operand exists, returns at once; `wait(what start
+    gave)` stands before the first use of a result. `replayed`, behind each launch of a program that was captured into a
+    graph, is handed what `start` gave while it was. Attributes that only say where parts lie (PLACES) stay behind.
     """
 
-    rule: str
+    parts: Callable[[Sequence[Aval], Mapping[str, Any]], Parts]
     start: Callable[..., Any]
     wait: Callable[[Any], None]
     replayed: Callable[[list[Any]], None]
+
+    PLACES: ClassVar[tuple[str, ...]] = ("offsets", "size", "results", "shapes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from mlir import ir
 
 from ...tensor.aval import Aval
 from ...tensor.dtype import BOOL, FLOATING, INTEGER, DType, bool_, float64, float_dtype, int64, promote
-from ...tensor.primitive import TABLE, Collective, Primitive, Scalar
+from ...tensor.primitive import TABLE, Primitive, Scalar
 from .convert import attribute_of, aval_of, python_of, scalar_attribute, tensor_type
 
 _EFFECTS = frozenset(("nova.assign", "nova.check", "func.return", "nova.bucket_ready", "nova.bucket_wait"))
@@ -28,7 +28,7 @@ def has_effect(op: ir.Operation) -> bool:
     if op.name in _EFFECTS:
         return True
     prim = TABLE.get(op.name.removeprefix("nova."))
-    return prim is not None and isinstance(prim.nova, Collective)
+    return prim is not None and "collective" in prim.tags
 
 
 class Graph:

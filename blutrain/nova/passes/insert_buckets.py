@@ -18,7 +18,8 @@ After:
 Between kernels all of these are memory: the kernels that make the gradients write them to their places in the vector,
 `bucket_ready` and `bucket_wait` become calls of the host program, and the readers of the averages read the vector. The
 plan (which gradients, in which order, where) is that of distributed/buckets.py; nothing is decided here. A gradient
-that somebody else reads too, or that is no kernel's own result, is copied into the vector.
+that somebody else reads too, or that is no kernel's own result, is copied into the vector. Every other collective of the
+table (`primitive.Collective`) has such a vector, too, of which its record says the parts.
 """
 
 from __future__ import annotations
@@ -47,17 +48,15 @@ def run(module: ir.Module, facts) -> None:
 
 def _reduced(graph: Graph, op: ir.Operation) -> list[ir.Value]:
     """What stands for the results of `op`."""
-    attrs = attributes(op)
-    first = graph.aval(op.operands[0])
-    offsets, size = attrs.pop("offsets", (0,)), attrs.pop("size", first.size)
-    places = attrs.pop("results", offsets)
-    attrs.pop("shapes", None)
-    vector = Aval((size,), first.dtype)
-    parts = [_flat(graph, _own(graph, value)) for value in op.operands]
-    attrs |= {"offsets": offsets, "primitive": op.name.removeprefix("nova.")}
-    ready = graph.create("bucket_ready", parts, [vector], attrs)
+    name, attrs = op.name.removeprefix("nova."), attributes(op)
+    avals = [graph.aval(value) for value in op.operands]
+    parts = TABLE[name].nova.parts(avals, attrs)
+    kept = {key: value for key, value in attrs.items() if key not in Collective.PLACES}
+    vector = Aval((parts.size,), avals[0].dtype)
+    operands = [_flat(graph, _own(graph, value)) for value in op.operands]
+    ready = graph.create("bucket_ready", operands, [vector], {**kept, "offsets": parts.offsets, "primitive": name})
     done = graph.create("bucket_wait", [ready.result], [vector]).result
-    return [_part(graph, done, offset, result) for offset, result in zip(places, op.results, strict=True)]
+    return [_part(graph, done, offset, result) for offset, result in zip(parts.results, op.results, strict=True)]
 
 
 def _own(graph: Graph, value: ir.Value) -> ir.Value:
