@@ -31,7 +31,6 @@ import statistics
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,11 +42,12 @@ from product import Product
 from record import save
 from schedule_space import space
 
-from blutrain import config
-from blutrain.errors import NovaError
-from blutrain.nova.gpu.assemble import AssembledKernel, AssembleJob, assemble
+from blutrain.nova.cpu.compile_workers import Failure, shared_workers
+from blutrain.nova.gpu import lower
+from blutrain.nova.gpu.assemble import AssembledKernel, ptxas_path
 from blutrain.nova.gpu.kernel import GpuKernel
 from blutrain.nova.kernel import Kernel, Unsupported
+from blutrain.nova.target import num_threads
 from blutrain.nova.target_gpu import ARCHITECTURES, GpuFacts, gpu_facts
 
 SHAPES = (
@@ -172,7 +172,7 @@ def choose(legal: list, limit: int | None) -> list:
 
 
 def add(built: Built, kernel: Kernel, facts: GpuFacts, configs: list[dict[str, Any]]) -> None:
-    """Generates and assembles some schedules; counts those that cannot be."""
+    """Generates and assembles some schedules, spills or not; counts those that cannot be."""
     from blutrain.nova.gpu.ampere import contract as ampere
     from blutrain.nova.gpu.hopper import contract as hopper
 
@@ -183,28 +183,15 @@ def add(built: Built, kernel: Kernel, facts: GpuFacts, configs: list[dict[str, A
             made.append((entry, generate(kernel, facts, entry)))
         except Unsupported:
             built.failed += 1
-    codes = assembled([AssembleJob(k.text, k.target, op=k.schedule) for _, k in made])
-    for (entry, generated), code in zip(made, codes, strict=True):
-        if code is None or not code.cubin:
+    requests = [(lower.__file__, (kernel.text, kernel.target, ptxas_path())) for _, kernel in made]
+    for (entry, generated), code in zip(made, shared_workers(num_threads()).compile(requests), strict=True):
+        if isinstance(code, Failure):
             built.failed += 1
             continue
         name = f"{built.product} {entry}"  # tells kernels apart in the place of their text
         built.configs.append(entry)
         built.kernels.append(dataclasses.replace(generated, text=name, unit=built.product.precision))
-        built.cubins.append(code.cubin)
-
-
-def assembled(jobs: list[AssembleJob]) -> list[AssembledKernel | None]:
-    """Machine code, None where ptxas refuses; spills are taken as they are: the sweep shows what they cost."""
-    with config.scope(NOVA_CACHE="0"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        try:
-            return list(assemble(jobs, strict=False))
-        except NovaError:
-            if len(jobs) == 1:
-                return [None]
-            half = len(jobs) // 2
-            return assembled(jobs[:half]) + assembled(jobs[half:])
+        built.cubins.append(pickle.loads(code)[1])
 
 
 def write(path: Path, built: Built) -> None:
