@@ -46,6 +46,10 @@ class CheckError(ValueError, RuntimeError):
         super().__init__(f"{text}\n  at {location[0]}:{location[1]}" if location is not None else text)
 
 
+class GradientConsumed(RuntimeError):
+    """`p.grad` is asked for after a compiled step whose update consumed it, before zero_grad."""
+
+
 def user_location() -> tuple[str, int]:
     """(file, line) of the innermost frame outside blutrain; ("<unknown>", 0) where there is none."""
     frame = sys._getframe(1)

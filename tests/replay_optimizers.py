@@ -160,6 +160,30 @@ def dropout_outside_of_the_model(run):
 
 
 @scenario()
+def copied_between_backward_and_step(run):
+    for i, (x, y) in enumerate(run.batches()):
+        loss = run.model(x, y)
+        loss.backward()
+        if i % 2:
+            twin = copy.deepcopy(run.model)
+            run.see(twin.fc.weight.grad.sum(), twin(x, y))
+        run.opt.step()
+        if i == 4:
+            copy.deepcopy(run.model)  # its gradients were consumed, and are not missed
+        run.opt.zero_grad()
+
+
+@scenario()
+def moved_before_its_gradients_are_dropped(run):
+    for i, (x, y) in enumerate(run.batches()):
+        if i == 3:
+            run.model.float().double()
+        run.opt.zero_grad()
+        run.model(x, y).backward()
+        run.opt.step()
+
+
+@scenario()
 def group_added_whose_gradients_are_dropped(run):
     """zero_grad clears parameters that the optimizer got after its last step."""
     extra = nn.Parameter(bt.ones(5, dtype=bt.float64))

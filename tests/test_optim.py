@@ -344,7 +344,8 @@ def test_a_norm_that_is_not_finite_names_the_parameter_and_changes_nothing():
 
 def test_clipping_of_nothing_and_bad_norms():
     assert nn.utils.clip_grad_norm_([parameter([1.0])], 1.0).item() == 0
-    for bad in (-1.0, math.nan, "1"):
+    assert nn.utils.clip_grad_norm_([parameter([3.0], [4.0])], np.float32(1)).item() == 4
+    for bad in (-1.0, math.nan, "1", True):
         with pytest.raises(ValueError, match="max_norm must be a number"):
             nn.utils.clip_grad_norm_([], bad)
     with pytest.raises(TypeError, match="parameter 0 is no tensor"):

@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import message
 from ..tensor import dispatch
 from ..tensor.creation import empty
-from ..tensor.tensor import Tensor, storage_epoch, structure_epoch
+from ..tensor.tensor import Tensor, known_grad, storage_epoch, structure_epoch
 from . import hooks
 from .compile_options import CompileOptions
 from .parameter import Parameter
@@ -387,9 +387,9 @@ def _walk(module: Module, prefix: str, seen: set[int] | None) -> Iterator[tuple[
 
 
 def _move(tensor: Tensor, *args, **kwargs) -> None:
-    moved = tensor.detach().to(*args, **kwargs)
+    moved, grad = tensor.detach().to(*args, **kwargs), known_grad(tensor)
     if moved.dtype is not tensor.dtype and not (moved.dtype.is_floating and tensor.dtype.is_floating):
         moved = tensor.detach().to(moved.device)
     tensor.data = moved
-    if tensor.grad is not None:
-        tensor.grad = tensor.grad.detach().to(*args, **kwargs)
+    if grad is not None:
+        tensor.grad = grad.detach().to(moved)

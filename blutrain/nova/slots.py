@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 
-from ..errors import message
+from ..errors import GradientConsumed, message
 from ..tensor.tensor import Tensor
 from .steps import Leaves
 
@@ -123,9 +123,9 @@ class GradSlots:
                 parameter._grad.detach().zero_()
 
 
-def consumed_error() -> RuntimeError:
+def consumed_error() -> GradientConsumed:
     """For whoever wants a gradient that a step consumed, or what a backward after that step added to it."""
-    return RuntimeError(
+    return GradientConsumed(
         message(
             "grad",
             "the last compiled step consumed this gradient, and its slot was not zeroed since",

@@ -25,7 +25,7 @@ from .ops import (
     statistics,
     unary,
 )
-from .tensor import Tensor, aval_of
+from .tensor import Tensor, aval_of, known_grad
 
 METHODS = (
     (arithmetic, "add sub mul div floor_divide remainder pow maximum minimum clamp"),
@@ -170,8 +170,9 @@ def deep_copy(x, memo):
     twin = type(x)._wrap(unary.clone(x.detach())._buffer(), x.device, x._aval)
     twin._requires_grad = x._requires_grad
     memo[id(x)] = twin
-    if x._grad is not None:
-        twin._grad = unary.clone(x._grad.detach())
+    grad = known_grad(x)
+    if grad is not None:
+        twin._grad = unary.clone(grad.detach())
     return twin
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from ..errors import message
+from ..errors import GradientConsumed, message
 from .aval import Aval, scalar_aval
 from .device import Device, cpu
 from .dtype import DType, from_numpy_dtype
@@ -340,6 +340,14 @@ def _check_grad(tensor: Tensor, value: Tensor) -> None:
                 got=f"{value._aval} on {value.device}",
             )
         )
+
+
+def known_grad(x: Tensor) -> Tensor | None:
+    """x.grad, or None where a compiled step consumed it."""
+    try:
+        return x.grad
+    except GradientConsumed:
+        return None
 
 
 def aval_of(x) -> Aval:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from ...errors import message
 from ...tensor import dispatch
 from ...tensor.device import cpu
 from ...tensor.dtype import compute_dtype, int32
+from ...tensor.ops.arithmetic import where
+from ...tensor.ops.arrange import stack
 from ...tensor.ops.composite.check import check
 from ...tensor.tensor import Tensor
 
@@ -35,7 +38,7 @@ def clip_grad_norm_(
     max_norm, norm_type = _checked("max_norm", max_norm, 0.0), _checked("norm_type", norm_type, MIN_NORM_TYPE)
     require_averages("clip_grad_norm_", params)
     if dispatch.recorder is not None:
-        names = tuple(_names(items)) if error_if_nonfinite else None
+        names = tuple(zip(map(id, params), _names(items))) if error_if_nonfinite else None
         result = dispatch.recorder.clip_grad_norm(_clip, params, max_norm, norm_type=norm_type, names=names)
         if result is not NotImplemented:
             return result
@@ -57,13 +60,23 @@ def _clip(
 ) -> tuple[Tensor, list[Tensor]]:
     """(norm, scaled gradients): the numbers of clip_grad_norm_ without a write, for a recorded step.
 
-    max_norm may be a run-time scalar. names: not None asks for the check that the norm is finite.
+    max_norm may be a run-time scalar. names: (id, name) of parameters; not None asks for the check that the norm is
+    finite.
     """
     norm = _norm(params, grads, norm_type)
     if names is not None:
-        check(norm.isfinite().logical_not().to(int32), "clip_grad_norm_: the norm of the gradients is not finite")
+        _check_finite(norm, params, grads, norm_type, dict(names))
     coefficient = _coefficient(norm, max_norm)
     return norm, [g * coefficient.to(g.dtype) for g in grads]
+
+
+def _check_finite(norm: Tensor, params: list, grads: list, norm_type: float, names: dict[int, str]) -> None:
+    """A value check that names the first parameter whose gradient is not finite, or has an infinite norm."""
+    norms = [_power_sum(g, norm_type) for g in grads if g.numel()]
+    texts = [f"the gradient of {names[id(p)]} {g._aval}" for p, g in zip(params, grads) if g.numel()]
+    finite = stack([x.isfinite() for x in (*norms, norm)]).to(int32)
+    flag = where(finite.amin() == 1, 0, finite.argmin(0) + 1).to(int32)
+    check(flag, f"clip_grad_norm_: {{flag|{'|'.join([*texts, 'the norm of the gradients'])}}} is not finite")
 
 
 def _norm(params: list[Tensor], grads: list[Tensor], norm_type: float) -> Tensor:
@@ -84,15 +97,22 @@ def _norm(params: list[Tensor], grads: list[Tensor], norm_type: float) -> Tensor
 
 def get_total_norm(tensors: list[Tensor], norm_type: float = 2.0) -> Tensor:
     """The norm of all elements of `tensors` together, in float32 at least; 0 where there are none."""
-    if not tensors:
+    parts = [_power_sum(t, norm_type) for t in tensors if t.numel()]
+    if not parts:
         return Tensor._wrap(np.zeros((), np.float32), cpu)
     device = tensors[0].device
-    wide = [t.to(compute_dtype(t.dtype)) for t in tensors]
     if norm_type == math.inf:
-        return _combine([t.abs().amax() for t in wide if t.numel()], Tensor.maximum, device)
-    if norm_type == 2.0:
-        return _combine([(t * t).sum() for t in wide], Tensor.add, device).sqrt()
-    return _combine([(t.abs() ** norm_type).sum() for t in wide], Tensor.add, device) ** (1.0 / norm_type)
+        return _combine(parts, Tensor.maximum, device)
+    total = _combine(parts, Tensor.add, device)
+    return total.sqrt() if norm_type == 2.0 else total ** (1.0 / norm_type)
+
+
+def _power_sum(t: Tensor, norm_type: float) -> Tensor:
+    """The sum of |t| ** norm_type, for inf the largest |t|."""
+    wide = t.to(compute_dtype(t.dtype))
+    if norm_type == math.inf:
+        return wide.abs().amax()
+    return (wide * wide if norm_type == 2.0 else wide.abs() ** norm_type).sum()
 
 
 def nonfinite_message(names: list[str], grads: list[Tensor], norm: float) -> str:
@@ -134,6 +154,6 @@ def _tensors(items: list) -> list[Tensor]:
 
 
 def _checked(name: str, value: Any, least: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+    if isinstance(value, bool) or not isinstance(value, Real) or not value >= least:
         raise ValueError(message("clip_grad_norm_", f"{name} must be a number of at least {least}", got=repr(value)))
     return float(value)

@@ -6,6 +6,8 @@ predicated on all flags being zero, so that nothing is half-updated.
 
 from __future__ import annotations
 
+import re
+
 from ....errors import CheckError, user_location
 from ...aval import Aval
 from ...dispatch import apply
@@ -19,8 +21,8 @@ INT32_MIN = -(2**31)
 
 
 def describe(text: str, flag: int) -> str:
-    """The message of a check that failed: `{flag}` stands for the flag's value."""
-    return text.replace("{flag}", str(flag))
+    """The message of a check that failed: `{flag}` stands for the flag's value, `{flag|a|b}` for a if it is 1, b if 2."""
+    return re.sub(r"\{flag([^}]*)\}", lambda found: found[1].split("|")[flag] if found[1] else str(flag), text)
 
 
 def fail(text: str, flag: int):
@@ -50,8 +52,8 @@ CHECK = define(
     nova=Special("check"),
     num_results=0,
     doc=(
-        "check(flag i32[], *, message): CheckError with `message` where the flag is not zero; `{flag}` in it "
-        "becomes the flag's value."
+        "check(flag i32[], *, message): CheckError with `message` where the flag is not zero; see `describe` for what "
+        "`{flag}` in it becomes."
     ),
 )
 
