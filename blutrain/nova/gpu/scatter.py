@@ -30,7 +30,7 @@ from blutrain.nova.target_gpu import GpuFacts
 SORT_THREADS = 1024
 IDS_PER_THREAD = 8  # of a block that sorts; fewer ids, fewer threads
 SUM_THREADS = 256
-LANE_ELEMENTS = 16  # columns of a lane at most
+LANE_ELEMENTS = 16  # of a lane at most: its columns of the table, and of every tensor that is read beside the sums
 
 
 def supports(kernel: Kernel) -> str | None:
@@ -70,11 +70,13 @@ def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, int]:
     op, domain = checked_domain(kernel)
     rows, columns = table_of(op)
     block = min(SUM_THREADS, facts.max_threads_per_block)
-    dtypes = {op.updates_type.dtype, *(a.dtype for a in operand_accesses(domain) if all(a.strides))}
+    beside = [a for a in operand_accesses(domain) if all(a.strides)]
+    dtypes = {op.updates_type.dtype, *(a.dtype for a in beside)}
     dtypes |= {op.types[0].dtype, *(store.access.dtype for store in domain.stores)}
     most = VECTOR_BYTES // max(ITEM_BYTES[dtype] for dtype in dtypes)
     width = math.gcd(most, columns) if columns else 1
-    tiles = max(1, math.ceil(columns / (WARP * LANE_ELEMENTS)))
+    lane_elements = max(width, LANE_ELEMENTS // (1 + len(beside)))
+    tiles = max(1, math.ceil(columns / (WARP * lane_elements)))
     vectors = max(1, math.ceil(columns / (WARP * width * tiles)))
     while vectors > 1 and rows * math.ceil(columns / (WARP * width * vectors)) < 2 * facts.sms * block // WARP:
         vectors = (vectors + 1) // 2

@@ -50,6 +50,10 @@ class ScatterSums(ScatterPhase):
         inside = None if units % warps == 0 else ints.less(unit, units)
         unit = unit if inside is None else ints.min(unit, units - 1)
         row, first_column = self._unit(unit)
+        # What the sums do not depend on is under way while they are made; rows of a table in place may need nothing.
+        columns = self._columns(first_column)
+        loaded = [self._strip(row, column) for column, _ in columns]
+        initial = [] if self.is_in_place else self._initial(row, columns)
         start, end = self.read("start", row), self.read("start", ints.add(row, 1))
         hot = self.out.value(f"arith.cmpi sgt, {self.minus(end, start)}, {ints.name(HOT)} : i64")
         is_hot = ints.both(hot, inside)
@@ -58,7 +62,14 @@ class ScatterSums(ScatterPhase):
         calm = self.out.value(f"arith.xori {hot}, {self.out.constant('true', 'i1')} : i1")
         condition = ints.both(calm, inside, ints.less(start, end) if self.is_in_place else None)
         assert condition is not None
-        self.out.when(condition, lambda: self._calm_row(row, first_column, start, end))
+
+        def calm_row() -> None:
+            sums = self._accumulate(columns, start, end, initial or self._initial(row, columns))
+            for v, (column, inside) in enumerate(columns):
+                strip = self._strip(row, column, loaded[v])
+                self._write(strip, inside, sums[v * self.width : (v + 1) * self.width])
+
+        self.out.when(condition, calm_row)
         self._hot_rows(warps)
         return math.ceil(units / warps)
 
@@ -123,15 +134,8 @@ class ScatterSums(ScatterPhase):
         pointer = operand_pointer(self.op.init)
         return [x for column, _ in columns for x in self._load(pointer, row, column, self.dtype)]
 
-    def _calm_row(self, row: Number, first_column: Number, start: str, end: str) -> None:
-        columns = self._columns(first_column)
-        strips = [self._strip(row, column) for column, _ in columns]
-        sums = self._accumulate(columns, start, end, self._initial(row, columns))
-        for v, (strip, (_, inside)) in enumerate(zip(strips, columns, strict=True)):
-            self._write(strip, inside, sums[v * self.width : (v + 1) * self.width])
-
-    def _strip(self, row: Number, column: Number) -> Strip:
-        """A vector of the table, what is read beside its sums under way."""
+    def _strip(self, row: Number, column: Number, loaded: Strip | None = None) -> Strip:
+        """A vector of the table, what is read beside its sums under way; or as `loaded`, the same vector, has it."""
         (row_dim, column_dim), depth = self.domain.ops[0].dims, self.out.innermost
         # A table of one element has no loops: its sum must not be taken for a value of the whole function.
         top = self.top if self.domain.extents else Point({}, depth)
@@ -140,9 +144,11 @@ class ScatterSums(ScatterPhase):
             strip = Strip.one(self.evaluator, outer)
         else:
             strip = Strip.along(self.evaluator, outer, column_dim, column, self.width)
+        evaluator = self.evaluator
         for access in operand_accesses(self.domain):
-            for point in strip.points:
-                self.evaluator.read(access, point)
+            for point, known in zip(strip.points, (loaded or strip).points, strict=True):
+                home = point.home(evaluator._access_dims(access))
+                home.memo["load", access] = evaluator.read(access, known)
         return strip
 
     def _write(self, strip: Strip, inside: str | None, sums: Sequence[str]) -> None:
