@@ -4,7 +4,10 @@ that it assembles for every target without a spill.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 
 import pytest
 from ampere_support import KINDS, generate, plain
@@ -21,28 +24,58 @@ from blutrain.nova.gpu.assemble import AssembleJob, assemble, ptxas_path
 from blutrain.nova.gpu.hopper.builder import Builder
 from blutrain.nova.target_gpu import ARCHITECTURES, gpu_facts
 
-# Row factor, column factor: contiguous along k or not, by layout.
-ROUTES = {
-    ("bf16", "NT"): {"ldmatrix.x4"},
-    ("bf16", "NN"): {"ldmatrix.x4", "ldmatrix.x4.trans"},
-    ("bf16", "TN"): {"ldmatrix.x4.trans"},
-    ("bf16", "TT"): {"ldmatrix.x4.trans", "ldmatrix.x4"},
-    ("tf32", "NT"): {"ldmatrix.x4"},
-    ("tf32", "NN"): {"ldmatrix.x4", "ld.shared.v4"},
-    ("tf32", "TN"): {"ld.shared.v4"},  # 8 subtiles along m and n: four at a time
-    ("fp32", "TT"): {"ld.shared.v2", "ldmatrix.x4"},
-    ("f64", "NT"): {"ld.shared.f64"},
-}
+# How fragments come from shared memory, by kind and layout (the row factor's letter, then the column factor's): in PTX,
+# and in machine code. A factor contiguous along k: ldmatrix, also for 4-byte elements, as pairs of 16 bits. Contiguous
+# along m or n: ldmatrix.trans for 16 bits; 4-byte elements it would tear apart, so a lane takes 4 (fp32: 2) subtiles by
+# one wide load, a fourth of the single loads, without bank conflicts (`test_layouts` counts wavefronts).
+ALONG_K = {"bf16": "ldmatrix.x4", "f16": "ldmatrix.x4", "tf32": "ldmatrix.x4", "fp32": "ldmatrix.x4"}
+ACROSS_K = {"bf16": "ldmatrix.x4.trans", "f16": "ldmatrix.x4.trans", "tf32": "ld.shared.v4", "fp32": "ld.shared.v2"}
+MACHINE = {"ldmatrix.x4": "LDSM.16.M88.4", "ldmatrix.x4.trans": "LDSM.16.MT88.4", "ld.shared.v4": "LDS.128",
+           "ld.shared.v2": "LDS.64"}  # fmt: skip
+INSTRUCTION = {"bf16": "HMMA.16816.F32.BF16", "tf32": "HMMA.1688.F32.TF32",
+               "fp32": "HMMA.1688.F32.TF32"}  # fmt: skip
+IS_ALONG_K = {"NN": (True, False), "NT": (True, True), "TN": (False, False), "TT": (False, True)}
+
+
+def disassembler() -> str:
+    """nvdisasm beside ptxas or on the PATH, "" where there is none."""
+    return (
+        shutil.which("nvdisasm", path=os.pathsep.join([os.path.dirname(ptxas_path()), os.environ.get("PATH", "")]))
+        or ""
+    )
+
+
 SHAPES = {"bf16": "m16n8k16", "f16": "m16n8k16", "tf32": "m16n8k8", "fp32": "m16n8k8"}
 
 
-@pytest.mark.parametrize("kind, layout", ROUTES)
+def routes(kind: str, layout: str) -> set[str]:
+    return {(ALONG_K if is_along else ACROSS_K)[kind] for is_along in IS_ALONG_K[layout]}
+
+
+@pytest.mark.parametrize("layout", IS_ALONG_K)
+@pytest.mark.parametrize("kind", ALONG_K)
 def test_routes_of_fragments(kind, layout):
     text = generate(plain(layout, 512, 512, 512, kind)).text
     found = set(
         re.findall(r"(ldmatrix|ld\.shared)(?:\.sync\.aligned\.m8n8)?(\.x4|\.v4|\.v2|\.b32|\.f64)(\.trans)?", text)
     )
-    assert {"".join(parts) for parts in found} == ROUTES[kind, layout]
+    assert {"".join(parts) for parts in found} == routes(kind, layout)
+
+
+@pytest.mark.skipif(not ptxas_path() or not disassembler(), reason="needs ptxas and nvdisasm")
+def test_routes_of_fragments_in_machine_code(tmp_path):
+    """What ptxas makes of them for sm_80: the loads of the table and no others, around the instruction that is meant."""
+    cases = [(kind, layout) for kind in INSTRUCTION for layout in IS_ALONG_K]
+    kernels = [generate(plain(layout, 512, 512, 512, kind)) for kind, layout in cases]
+    for (kind, layout), code in zip(cases, assemble([AssembleJob(k.text, k.target) for k in kernels]), strict=True):
+        cubin = tmp_path / f"{kind}{layout}.cubin"
+        cubin.write_bytes(code.cubin)
+        command = [disassembler(), "-c", str(cubin)]
+        sass = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+        loads = set(re.findall(r"\s(LDSM?[.\w]*) R\d", sass))
+        assert loads == {MACHINE[route] for route in routes(kind, layout)}, (kind, layout)
+        assert set(re.findall(r"\s([A-Z]MMA[.\w]*) R\d", sass)) == {INSTRUCTION[kind]}
+        assert "LDGSTS.E.BYPASS" in sass and "STL" not in sass
 
 
 @pytest.mark.parametrize("kind", SHAPES)
