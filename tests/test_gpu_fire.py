@@ -79,6 +79,28 @@ def test_a_hundred_runs_have_the_bits_of_the_undisturbed_one(name):
             assert np.isfinite(values).all(), "poison is left"
 
 
+SPECIAL = {
+    **{f"ampere {kind} {layout}": fire_cases.ampere(fire_cases.PLAIN, layout, 129, 80, 160, kind)
+       for kind in ("bf16", "tf32", "fp32") for layout in ("NN", "NT", "TN")},
+    **{f"hopper {kind} {layout}": fire_cases.hopper(fire_cases.PLAIN, layout, 128, 80, 160, kind)
+       for kind in ("bf16", "tf32") for layout in ("NN", "NT", "TN")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs_gpu) for name in SPECIAL])
+def test_infinities_and_nans_stay_in_their_rows(name):
+    """Beside positive numbers: an infinity makes its row infinite, a NaN its row NaN, and no other one."""
+    case, layout = SPECIAL[name](), name.split()[2]
+    a, b = (np.abs(array) + array.dtype.type(0.5) for array in case.arrays())
+    left = a if layout[0] == "N" else a.T
+    left[1, 3], left[2, 4], left[5, 0] = np.inf, np.nan, -np.inf
+    left[127, 159] = np.nan
+    (c,) = OnDevice(case.plan()).run_on([a, b])
+    c = c.astype(np.float64)
+    assert (c[1] == np.inf).all() and (c[5] == -np.inf).all() and np.isnan(c[[2, 127]]).all()
+    assert np.isfinite(np.delete(c, [1, 2, 5, 127], axis=0)).all()
+
+
 # -------------------------------------------------------------------- whole steps
 
 
