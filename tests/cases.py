@@ -199,6 +199,11 @@ def scatter_add(x, index, src):
     return out
 
 
+def integer_power(x, y):
+    """1 / x**-y rounded towards 0 where y is negative."""
+    return np.where(y < 0, np.where(np.abs(x) == 1, x ** (y & 1), 0), x ** np.maximum(y, 0))
+
+
 def set_slice(x, v):
     y = x.clone() if isinstance(x, bt.Tensor) else x.copy()
     y[1:, ::2] = v
@@ -219,6 +224,7 @@ CASES: list[Case] = [
     *binary("remainder", np.remainder, low=0.6, high=9.0, order=1, dtypes=("float32", "float64"), scale=4),
     *binary("pow", np.power, low=0.5, high=2.5),
     Case("pow", lambda x, y: x**y, (i(3, 4), i(4, low=0, high=5)), lambda x, y: x**y, 0, label="int"),
+    Case("pow", lambda x, y: x**y, (i(3, 4, low=-2, high=3), i(4, low=-3, high=3)), integer_power, 0, label="negative"),
     Case("round", lambda x: x.round(), (i(3, 4),), lambda x: x, 0, label="int"),
     *scalar("pow", lambda x: x**2 + x**3 + x**-1 + x**0.5 + x**0, low=0.5, scale=8),
     Case("pow", lambda x: 2**x, (f(3, 4),), lambda x: 2**x, label="scalar_base"),

@@ -15,7 +15,7 @@ from blutrain.nova.import_trace import import_trace
 from blutrain.nova.kernel import read_kernel
 from blutrain.nova.passes import configure, plan_memory
 from blutrain.nova.passes.driver import run_passes
-from blutrain.nova.passes.host_program import build_plan
+from blutrain.nova.passes.host_program import run as build_plan
 from blutrain.nova.passes.step_launches import StepLaunches
 from blutrain.nova.pipeline import PIPELINES
 from blutrain.nova.target import host_cpu
@@ -342,3 +342,17 @@ def test_index_operations_along_other_dimensions():
     step.output(taken, step.op("index_add", x, ids, taken, dim=1), step.op("index_copy", x, ids, taken, dim=1))
     run_step(step)
     assert int64.itemsize == 8
+
+
+def test_gathers_and_scatters_of_numbers_that_are_the_same_everywhere():
+    """Tables, ids, updates and bases that are splats are in memory all the same."""
+    step = Step()
+    full = lambda shape, value, dtype: step.op("full", shape=shape, value=value, dtype=dtype, device="cpu")
+    x, ids = step.input((5, 4)), step.input((3,), "i64")
+    zeros, ones = full((5, 4), 0.0, float32), full((5, 4), 1.0, float32)
+    same, rows = full((3,), 2, int64), full((3, 4), 1.0, float32)
+    step.output(step.op("take", ones, ids, dim=0), step.op("take", x, same, dim=0))
+    for base in (zeros, ones, x):
+        for places in (ids, same):
+            step.output(step.op("index_add", base, places, rows, dim=0))
+    run_step(step)

@@ -123,7 +123,7 @@ def _unchanged(prim: Primitive):
 def _rows_first(x, dim: int):
     """x with dimension `dim` first and the others flattened into one."""
     order = (dim, *(d for d in range(x.ndim) if d != dim))
-    return x.permute(*order).reshape(x.shape[dim], _size(x.shape) // max(x.shape[dim], 1))
+    return x.permute(*order).reshape(x.shape[dim], _size(x.shape[:dim]) * _size(x.shape[dim + 1 :]))
 
 
 def _rows_back(rows, shape, dim: int):
@@ -136,8 +136,8 @@ def _source_rows(src, index, dim: int):
     """src [before, index, behind] as [elements of the index, before * behind]."""
     behind = dim + index.ndim
     order = (*range(dim, behind), *range(dim), *range(behind, src.ndim))
-    count = index.numel()
-    return src.permute(*order).reshape(count, src.numel() // max(count, 1)) if src.ndim else src.reshape(1, 1)
+    width = _size(src.shape[:dim]) * _size(src.shape[behind:])
+    return src.permute(*order).reshape(index.numel(), width) if src.ndim else src.reshape(1, 1)
 
 
 def _index_add(x, index, src, *, dim):

@@ -320,6 +320,8 @@ def _reads_in_place(roots: list[Root], places: dict[int, tuple[int, ...]]) -> bo
             source = source_node(read)
             if source is None or source.number not in by_number:
                 continue
+            if root.node.kind in (GATHER, SCATTER, SCAN, LOOKUP):
+                return False  # they read memory
             made = places[source.number]
             wanted = [made[loop] for loop in by_number[source.number].loops.result]
             found = [place[index.dim] if _is_plain(index) else -1 for index in read.indices]

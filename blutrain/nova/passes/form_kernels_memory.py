@@ -15,8 +15,9 @@ from __future__ import annotations
 import itertools
 from math import prod
 
+from ...tensor.dtype import bool_
 from ..kernel import ALIGNMENT_BYTES
-from .form_kernels_graph import RESHAPE, SINK, Node, StepGraph, Value
+from .form_kernels_graph import RESHAPE, SINK, VIEW, Node, StepGraph, Value
 
 BUCKET = ("bucket_ready", "bucket_wait")
 
@@ -26,6 +27,25 @@ def memory_of(value: Value) -> Value:
     while value.node is not None and value.node.kind == RESHAPE:
         value = value.node.operands[0]
     return value
+
+
+def is_splat(value: Value) -> bool:
+    """Is `value` a constant that needs no memory?"""
+    node = memory_of(value).node
+    return node is not None and node.name in ("constant", "full")
+
+
+def is_zero(value: Value) -> bool:
+    """Is `value` a splat of zero?"""
+    node = value.node
+    while node is not None and node.kind in (VIEW, RESHAPE):
+        node = node.operands[0].node
+    return (
+        node is not None
+        and node.name in ("constant", "full")
+        and not node.attrs["value"]
+        and node.result.dtype is not bool_
+    )
 
 
 def mark_memory(graph: StepGraph, roots: set[int]) -> None:

@@ -41,7 +41,7 @@ from .form_kernels_graph import (
     widened_factors,
 )
 from .form_kernels_groups import Root
-from .form_kernels_memory import BUCKET, mark_memory, memory_of
+from .form_kernels_memory import BUCKET, is_splat, is_zero, mark_memory, memory_of
 from .form_kernels_skip import choice
 
 # A prologue is evaluated about once per read of an element, in registers. Storing and loading four bytes costs a core
@@ -84,10 +84,16 @@ class Roots:
                 self.numbers.add(node.number)
             if node.kind in (SINK, GATHER, SCATTER, SCAN, LOOKUP) or node.number in self.axes.opaque:
                 for value in node.operands:
-                    if node.kind in (SINK, SCAN) or not is_splat(value):
+                    if self._reads_memory(node, value):
                         self.store(value)
         for value in self.graph.outputs:
             self.store(value)
+
+    def _reads_memory(self, node: Node, value: Value) -> bool:
+        """Whether `node` wants `value` in memory, also if it is the same number everywhere."""
+        if node.kind == SCATTER and value is node.operands[0]:
+            return not is_zero(value)
+        return node.kind in (SINK, SCAN, GATHER, SCATTER) or not is_splat(value)
 
     def store(self, value: Value) -> None:
         """Make the node behind `value` a root; a reshape is a view of its operand's memory."""
@@ -326,12 +332,6 @@ class Roots:
             made[node.number] = Root(node, loops, leaves, inner, factors)
             pending += [memory_of(read.value).node for read in leaves]
         return [made[number] for number in sorted(made)]
-
-
-def is_splat(value: Value) -> bool:
-    """Is `value` a constant that needs no memory?"""
-    node = memory_of(value).node
-    return node is not None and node.name in ("constant", "full")
 
 
 def _common(a: int, b: int, above: dict[int, int], depth: dict[int, int]) -> int:

@@ -28,7 +28,7 @@ from .form_kernels_graph import (
     Value,
     widened_factors,
 )
-from .form_kernels_memory import memory_of
+from .form_kernels_memory import is_zero, memory_of
 from .lower_to_linalg_generic import GenericWriter, identity
 from .lower_to_linalg_reduce import emit_argument, emit_total
 from .lower_to_linalg_scalar import Scalar, computing, element_text, literal, memory_text
@@ -277,16 +277,3 @@ def _is_read_in_parts(node: Node) -> bool:
     """Do all readers look at a part of the result only? Each then computes its own elements."""
     users = node.result.users
     return bool(users) and all(user.kind == VIEW and user.result.size < node.result.size for user in users)
-
-
-def is_zero(value: Value) -> bool:
-    """Is `value` a splat of zero?"""
-    node = value.node
-    while node is not None and node.kind in (VIEW, RESHAPE):
-        node = node.operands[0].node
-    return (
-        node is not None
-        and node.name in ("constant", "full")
-        and not node.attrs["value"]
-        and node.result.dtype is not bool_
-    )

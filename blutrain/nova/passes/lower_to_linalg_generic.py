@@ -29,7 +29,7 @@ class GenericWriter:
     def load(self, value: Value, indices: tuple[Index, ...]) -> Scalar:
         """The element of a tensor as an input of its own: a product has two factors, even where they are one tensor."""
         name = f"%in{len(self.inputs)}"
-        self.inputs[len(self.inputs), value.number, indices] = (name, value, indices)
+        self.inputs[len(self.inputs), value.number, indices] = (name, value, self._placed(value, indices))
         return self.region.widen(name, self.body.dtypes[value.number])
 
     def read(self, value: Value, indices: tuple[Index, ...]) -> Scalar:
@@ -38,7 +38,8 @@ class GenericWriter:
         if key in self._known:
             return self._known[key]
         if value.number in self.body.names and (value.node is None or self._is_plain(value, indices)):
-            name, _, _ = self.inputs.setdefault(key, (f"%in{len(self.inputs)}", value, indices))
+            placed = self._placed(value, indices)
+            name, _, _ = self.inputs.setdefault(key, (f"%in{len(self.inputs)}", value, placed))
             found = self.region.widen(name, self.body.dtypes[value.number])
         elif value.node.kind not in (MAP, VIEW, RESHAPE):
             raise PassFault(value.node.op, "a kernel reads a part of what it computes")
@@ -47,6 +48,14 @@ class GenericWriter:
             found = self.evaluate(value.node, indices)
         self._known[key] = found
         return found
+
+    def _placed(self, value: Value, indices: tuple[Index, ...]) -> tuple[Index, ...]:
+        """An index for every dimension of a tensor: the table of a gather keeps those of extent 1."""
+        shape = self.body.shapes[value.number]
+        if len(shape) == len(indices):
+            return indices
+        wide = iter(indices)
+        return tuple(Index(-1, 0, 0) if extent == 1 else next(wide) for extent in shape)
 
     def _is_plain(self, value: Value, indices: tuple[Index, ...]) -> bool:
         """Whether all of a tensor is read in its own direction: what a kernel may do with what it computes itself."""
@@ -77,7 +86,10 @@ class GenericWriter:
         shape = self.body.shapes[value.number]
         plain = [i.dim >= 0 and i.coefficient == 1 and not i.offset for i in indices]
         sizes = [self.extents[i.dim] if p else n for i, p, n in zip(indices, plain, shape, strict=True)]
-        name, type_ = self.body.fresh(), memory_text(sizes, self.body.dtypes[value.number])
+        dtype = self.body.dtypes[value.number]
+        if 0 in sizes:  # MLIR takes no part of nothing
+            return self.body.filled(0, tuple(sizes), dtype), memory_text(sizes, dtype)
+        name, type_ = self.body.fresh(), memory_text(sizes, dtype)
         zeros, ones = ", ".join("0" for _ in sizes), ", ".join("1" for _ in sizes)
         taken = f"[{zeros}] [{', '.join(map(str, sizes))}] [{ones}]"
         source = f"{self.body.names[value.number]}{taken} : {self.body.type_of(value)}"

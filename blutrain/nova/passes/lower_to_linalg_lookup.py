@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 def emit_lookup(generic: GenericWriter, node: Node, indices: tuple[Index, ...]) -> Scalar:
     """The element of the result of `node` at `indices`. Errors: PassFault for a rule without code."""
+    if not node.result.size:
+        return generic.region.constant(0, node.result.dtype)  # of no element
     if any(value.size == 0 for value in node.operands) and node.name != "concat":
         return _of_empty(generic, node)
     rule = _RULES.get(node.name)

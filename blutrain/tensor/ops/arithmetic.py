@@ -183,13 +183,20 @@ def _vjp_pow(ctx, g):
     return grads(ctx, wrt_base, wrt_exponent)
 
 
+_NEGATIVE = 'arith.cmpi("slt", b, 0)'
+_VANISHES = 'arith.andi(arith.cmpi("ne", a, 1), arith.cmpi("ne", a, -1))'
+_INTEGER_POWER = (
+    f"arith.select(arith.andi({_NEGATIVE}, {_VANISHES}), 0, "
+    f"math.ipowi(a, arith.select({_NEGATIVE}, arith.andi(b, 1), b)))"
+)
+
 POW = elementwise(
     "pow",
     _pow,
     accepts=NUMBER,
     vjp=_vjp_pow,
     saves=Saves(operands=(0, 1), results=(0,)),
-    nova=Scalar("math.powf", "math.ipowi"),
+    nova=Scalar("math.powf", _INTEGER_POWER),
     doc="x ** y in the promoted dtype; integers with negative powers give 0, unless x is 1 or -1.",
 )
 
