@@ -300,6 +300,27 @@ def test_no_grad_enable_grad_and_set_grad_enabled():
     assert bt.is_grad_enabled()
 
 
+def test_no_grad_of_a_generator_holds_while_its_body_runs():
+    @bt.no_grad()
+    def batches(n):
+        got = []
+        for _ in range(n):
+            got.append((yield bt.is_grad_enabled()))
+        return got, bt.is_grad_enabled()
+
+    seen = batches(2)
+    assert next(seen) is False and bt.is_grad_enabled() and seen.send("a") is False
+    with pytest.raises(StopIteration) as end:
+        seen.send("b")
+    assert end.value.value == (["a", "b"], False) and bt.is_grad_enabled()
+    assert list(batches(3)) == [False] * 3
+    with pytest.raises(KeyError):
+        seen = batches(2)
+        next(seen)
+        seen.throw(KeyError)
+    assert bt.is_grad_enabled()
+
+
 def test_grad_mode_belongs_to_the_thread():
     import threading
 
@@ -356,8 +377,15 @@ def test_a_wide_and_deep_diamond_is_linear():
 
 def test_backward_only_into_inputs():
     x, y = leaf(1.0), leaf(2.0)
-    (x * y).sum().backward(inputs=[x])
-    assert x.grad.item() == 2 and y.grad is None
+    z = x * y
+    seen = []
+    y.register_hook(lambda g: seen.append(g))
+    (z * z).sum().backward(inputs=[x, z])
+    assert x.grad.item() == 8 and y.grad is None and z.grad.item() == 4 and not seen
+    (x * y * x).sum().backward(inputs=[z, x])
+    assert x.grad.item() == 12 and z.grad.item() == 4
+    with pytest.raises(RuntimeError, match="an input does not require a gradient"):
+        (x * y).sum().backward(inputs=[bt.ones(1)])
 
 
 def test_equal_runs_give_equal_bits():
@@ -391,6 +419,14 @@ def test_hooks_change_gradients_in_order():
     x.register_hook(lambda g: g[0])
     with pytest.raises(ValueError, match="a hook returns"):
         x.sum().backward()
+
+
+def test_grad_runs_no_hook_of_accumulation():
+    x, seen = leaf(1.0), []
+    x.register_post_accumulate_grad_hook(lambda p: seen.append("accumulated"))
+    x.register_hook(lambda g: seen.append("gradient"))
+    autograd.grad((x * x).sum(), x)
+    assert seen == ["gradient"]
 
 
 def test_hooks_run_once_with_the_whole_gradient():
@@ -494,6 +530,26 @@ def test_function_with_several_results_and_saved_results():
     alive = weakref.ref(Both.apply(x)[0])
     gc.enable()
     assert alive() is None
+
+
+def test_function_with_a_context_set_up_apart():
+    class Power(Function):
+        @staticmethod
+        def forward(x, n):
+            return x**n
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.save_for_backward(inputs[0], output)
+            ctx.n = inputs[1]
+
+        @staticmethod
+        def backward(ctx, grad):
+            x, y = ctx.saved_tensors
+            return grad * y * ctx.n / x, None
+
+    x = bt.rand(3, dtype=bt.float64, requires_grad=True)
+    gradcheck(lambda x: Power.apply(x, 3), (x,), order=2)
 
 
 def test_function_that_returns_its_argument():

@@ -37,21 +37,19 @@ def reachable(roots) -> list:
 def run_backward(roots, grads, *, retain_graph=None, create_graph=False, accumulate=None, inputs=None) -> None:
     """Add the gradients of `roots` (weighted by `grads`; None: ones) to the leaves they were made from.
 
-    accumulate(leaf, grad): called once per leaf with its whole gradient; default: adds to leaf.grad. inputs: only these
-    leaves. Errors: RuntimeError for a graph that was freed, operations without a gradient, saved tensors changed in
-    place.
+    accumulate(leaf, grad): called once per leaf with its whole gradient; default: adds to leaf.grad. inputs: add to .grad
+    of these tensors, leaves or not, and of no others. Errors: RuntimeError for a graph that was freed, operations without
+    a gradient, saved tensors changed in place, an input that requires no gradient.
     """
     walk = _Walk("backward", roots, grads, retain_graph, create_graph)
+    walk.accumulates = True
     walk.tells_reducers = accumulate is None and inputs is None
-    only = None if inputs is None else {id(x) for x in inputs}
-    accumulate = accumulate or walk.add_to_leaf
-
-    def deliver(leaf, grad):
-        if only is None or id(leaf) in only:
-            accumulate(leaf, grad)
-
+    wanted = None if inputs is None else _wanted("backward", inputs)
     try:
-        walk.run(deliver, {}, None)
+        walk.run(accumulate or walk.add_to_leaf, wanted or {}, wanted)
+        for x in inputs or ():
+            if x.grad_fn is not None and (grad := wanted[_key(edge_of(x))]) is not None:
+                walk.add_to_leaf(x, grad)
         for reducer in walk.reducers.values():
             reducer.finish()
     finally:
@@ -66,16 +64,8 @@ def run_grad(roots, inputs, grads, *, retain_graph=None, create_graph=False, all
     None).
     """
     walk = _Walk("grad", roots, grads, retain_graph, create_graph)
-    wanted = {}
-    for x in inputs:
-        edge = edge_of(x)
-        if edge is None:
-            raise RuntimeError(
-                message("grad", "an input does not require a gradient", got=str(x._aval), help="x.requires_grad_()")
-            )
-        wanted[_key(edge)] = None
-    leaves = {}
-    walk.run(lambda leaf, grad: leaves.__setitem__(id(leaf), grad), wanted, set(wanted))
+    wanted, leaves = _wanted("grad", inputs), {}
+    walk.run(lambda leaf, grad: leaves.__setitem__(id(leaf), grad), wanted, wanted)
     result = []
     for i, x in enumerate(inputs):
         key = _key(edge_of(x))
@@ -87,6 +77,19 @@ def run_grad(roots, inputs, grads, *, retain_graph=None, create_graph=False, all
             )
         result.append(grad)
     return tuple(result)
+
+
+def _wanted(op: str, inputs) -> dict:
+    """The edges of `inputs`, each with no gradient so far. Errors: RuntimeError for one that requires none."""
+    wanted = {}
+    for x in inputs:
+        edge = edge_of(x)
+        if edge is None:
+            raise RuntimeError(
+                message(op, "an input does not require a gradient", got=str(x._aval), help="x.requires_grad_()")
+            )
+        wanted[_key(edge)] = None
+    return wanted
 
 
 def _key(edge):
@@ -105,14 +108,16 @@ class _Walk:
         self.buffers: dict[int, list] = {}  # node -> gradient so far of each result
         self.leaf_grads: dict[int, Tensor] = {}
         self.leaf_uses: dict[int, int] = {}
-        self.tells_reducers = False
+        self.wanted: dict | None = None
+        self.accumulates = self.tells_reducers = False
         self.reducers: dict[int, Any] = {}  # those that were told of a gradient
         self.shared: dict[int, Tensor] = {}  # gradients that somebody else holds too: a leaf must not take them over
 
-    def run(self, deliver, captured: dict, wanted: set | None) -> None:
-        """deliver(leaf, grad) for leaves; captured: key of an edge -> filled with its gradient; wanted: prune to what
-        leads to these.
+    def run(self, deliver, captured: dict, wanted: dict | None) -> None:
+        """deliver(leaf, grad) for leaves; captured: key of an edge -> filled with its gradient; wanted: only what leads to
+        these edges, and of the leaves only those among them.
         """
+        self.wanted = wanted
         nodes = reachable(self.roots)
         needed = nodes if wanted is None else _leading_to(nodes, wanted)
         for node in needed:
@@ -203,11 +208,13 @@ class _Walk:
             self._finish(leaf, self.leaf_grads.pop(key), deliver)
 
     def _finish(self, leaf: Tensor, grad: Tensor, deliver) -> None:
+        if self.wanted is not None and id(leaf) not in self.wanted:
+            return
         hooks = leaf._hooks
         if hooks is not None:
             grad = hooks.run(grad)
         deliver(leaf, grad)
-        if hooks is not None:
+        if hooks is not None and self.accumulates:
             hooks.run_accumulated(leaf)
             if self.tells_reducers and (reducer := reducer_of(leaf)) is not None:
                 self.reducers[id(reducer)] = reducer
@@ -258,7 +265,7 @@ def _seed(op: str, root: Tensor, grad) -> Tensor:
     return grad
 
 
-def _leading_to(nodes, wanted: set) -> list:
+def _leading_to(nodes, wanted: dict) -> list:
     """Those of `nodes` (newest first) from which an edge in `wanted` can be reached."""
     useful, result = set(), []
     for node in reversed(nodes):

@@ -139,12 +139,17 @@ class Function:
 
         y = Double.apply(x)
 
-    backward is differentiable again if it is written with differentiable operations.
+    backward is differentiable again if it is written with differentiable operations. As in PyTorch the forward may be
+    written without ctx, `forward(*args)`, beside a method `setup_context(ctx, inputs, output)`.
     """
 
     @staticmethod
     def forward(ctx: FunctionContext, *args):
         raise NotImplementedError("a Function defines forward(ctx, ...)")
+
+    @staticmethod
+    def setup_context(ctx: FunctionContext, inputs: tuple, output) -> None:
+        """What of the inputs and the output of a forward without ctx is kept for backward."""
 
     @staticmethod
     def backward(ctx: FunctionContext, *grads):
@@ -165,7 +170,11 @@ def _apply(cls, args):
     differentiable = state.enabled and any(tape.edge_of(x) is not None for x in args)
     context.needs_input_grad = tuple([differentiable and tape.edge_of(x) is not None for x in args])
     with no_grad():
-        returned = cls.forward(context, *args)
+        if cls.setup_context is Function.setup_context:
+            returned = cls.forward(context, *args)
+        else:
+            returned = cls.forward(*args)
+            cls.setup_context(context, args, returned)
     single = not isinstance(returned, tuple | list)
     results = (returned,) if single else tuple(returned)
     if not all(isinstance(r, Tensor) for r in results):

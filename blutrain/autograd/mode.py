@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from typing import Any
 
@@ -54,6 +55,9 @@ class _Scope:
         state.enabled = self._stack.pop()
 
     def __call__(self, function):
+        if inspect.isgeneratorfunction(function):
+            return _generator(function, self._wanted)
+
         @functools.wraps(function)
         def run(*args, **kwargs):
             before, state.enabled = state.enabled, self._wanted
@@ -63,6 +67,30 @@ class _Scope:
                 state.enabled = before
 
         return run
+
+
+def _generator(function, wanted: bool):
+    """The generator function with the mode set while its body runs, and put back while it waits."""
+
+    @functools.wraps(function)
+    def run(*args, **kwargs):
+        body = function(*args, **kwargs)
+        resume = functools.partial(body.send, None)
+        while True:
+            with _Scope(wanted):
+                try:
+                    value = resume()
+                except StopIteration as end:
+                    return end.value
+            try:
+                resume = functools.partial(body.send, (yield value))
+            except GeneratorExit:
+                body.close()
+                raise
+            except BaseException as fault:  # thrown in from outside: the body's to handle
+                resume = functools.partial(body.throw, fault)
+
+    return run
 
 
 class no_grad(_Scope):
