@@ -14,11 +14,12 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from blutrain.nova.gpu.hopper.pieces import fetched_loads, full_loads, num_chunks, staged_stores, tile_of
+from blutrain.nova.gpu.hopper.epilogue_cost import finish_cycles
+from blutrain.nova.gpu.hopper.pieces import fetched_loads, num_chunks, staged_stores, tile_of
 from blutrain.nova.gpu.hopper.problem import Problem
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS, Schedule
 from blutrain.nova.gpu.hopper.tiles import SWIZZLE_ATOM, Tiles
-from blutrain.nova.kernel import ITEM_BYTES, Unsupported
+from blutrain.nova.kernel import Unsupported
 from blutrain.nova.target_gpu import GpuFacts
 
 CLOCK_GHZ = 1.755  # under load
@@ -28,7 +29,6 @@ STEP_SLACK = 1.04  # over that, measured in steady state
 SHARED_BYTES_PER_CYCLE = 124.0  # that TMA, wgmma and fragment loads together move to and from an SM's shared memory
 LAUNCH_US = 2.0  # of a kernel in a graph, until its first tile is under way
 FILL_CYCLES = 1400.0  # latency of the first k-step: tensor map, TMA, first wgmma
-EPILOGUE_CYCLES = 0.085  # per element of a tile and byte of result, by one warpgroup pair
 L2_BYTES_PER_CYCLE = 50.0  # that one SM takes from the L2 when all do
 STREAM_GB_S = 0.88  # of the memory bandwidth that a product's traffic reaches
 PHASE_US = 2.2  # of a phase before or after
@@ -60,16 +60,21 @@ def tiles_of(problem: Problem, schedule: Schedule, facts: GpuFacts) -> Tiles:
 def configure(problem: Problem, facts: GpuFacts) -> Schedule:
     """The cheapest candidate; ties go to the first. Raises `Unsupported` where none fits."""
     best: tuple[float, Schedule] | None = None
-    for schedule in candidates(problem, facts):
-        tiles = tiles_of(problem, schedule, facts)
-        if tiles.problem_with_schedule() or not _fits_registers(tiles):
-            continue
+    for tiles in fitting(problem, facts):
         cost = predict_us(tiles, facts)
         if best is None or cost < best[0] * (1 - 1e-9):
-            best = cost, schedule
+            best = cost, tiles.schedule
     if best is None:
         raise Unsupported("hopper: no schedule fits")
     return best[1]
+
+
+def fitting(problem: Problem, facts: GpuFacts) -> Iterator[Tiles]:
+    """The candidates that fit shared memory and registers."""
+    for schedule in candidates(problem, facts):
+        tiles = tiles_of(problem, schedule, facts)
+        if not tiles.problem_with_schedule() and _fits_registers(tiles):
+            yield tiles
 
 
 def candidates(problem: Problem, facts: GpuFacts) -> Iterator[Schedule]:
@@ -90,7 +95,7 @@ def _fits_registers(tiles: Tiles) -> bool:
     sum hold about 16 values each, the register form two steps of fragments; the bound is what ptxas took without spills.
     """
     contract = tiles.problem.contract
-    weight = len(full_loads(contract)) + len(contract.stores) - 1 + len(contract.reductions)
+    weight = len(tiles.problem.traffic.matrices) + len(contract.stores) - 1 + len(contract.reductions)
     fragments = 32 * tiles.blocks_p if tiles.in_registers else 0
     return tiles.num_accumulators + fragments + 16 * weight <= MAX_LIVE_VALUES[tiles.schedule.consumers]
 
@@ -177,14 +182,9 @@ def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
     step = area / PRODUCTS_PER_CYCLE * STEP_SLACK
     shared = tiles.tile(s.multicast) * 64 if s.multicast else 0  # half of the shared tile comes from the other block
     step = max(step, _shared_bytes(tiles) / SHARED_BYTES_PER_CYCLE, (tiles.stage_bytes - shared) / L2_BYTES_PER_CYCLE)
-    work = tiles.k_steps * step
-    out_bytes = sum(ITEM_BYTES[st.access.dtype] for st in problem.contract.stores)
-    finish = area * EPILOGUE_CYCLES * (out_bytes if s.split == 1 else 4) * (2 if tiles.in_registers else 1)
+    work, finish = tiles.k_steps * step, finish_cycles(tiles)
     waves = math.ceil(tiles.total_tiles / _concurrent(tiles, facts))
-    # Ping-pong hides the epilogue of all tiles but the last behind the other consumer's products.
-    cycles = waves * work + finish if s.pingpong else waves * (work + finish)
-    if s.pingpong:
-        cycles = max(cycles, waves * finish / 2 + work)
+    cycles = _pingpong_cycles(waves, work, finish) if s.pingpong else waves * (work + finish)
     us = (cycles + FILL_CYCLES) / (CLOCK_GHZ * 1e3)
     memory = problem.contract.kernel.bytes / (facts.mem_gb_s * STREAM_GB_S * 1e3)
     us = max(us, memory) + LAUNCH_US
@@ -195,6 +195,12 @@ def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
     if problem.contract.reductions:
         us += PHASE_US
     return us
+
+
+def _pingpong_cycles(waves: int, work: float, finish: float) -> float:
+    """Two consumers take turns: one multiplies while the other runs its epilogue, if that takes no longer."""
+    behind = work if waves % 2 == 0 else 0.0  # the second consumer starts later, and ends last
+    return max(waves * work + finish, math.ceil(waves / 2) * (work + finish) + behind)
 
 
 def _shared_bytes(tiles: Tiles) -> int:

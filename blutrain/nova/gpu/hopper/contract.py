@@ -39,7 +39,8 @@ def supports(kernel: Kernel, facts: GpuFacts) -> str | None:
         for reduction in (*problem.contract.reductions, *problem.contract.row_reductions):
             if Combiner(reduction).dtype != "f32":
                 return "hopper: a reduction that is not f32"
-        configurator.configure(problem, facts)
+        if next(configurator.fitting(problem, facts), None) is None:
+            return "hopper: no schedule fits"
     except Unsupported as reason:
         return str(reason)
     return None

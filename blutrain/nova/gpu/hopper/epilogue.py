@@ -16,9 +16,7 @@ from blutrain.nova.gpu.hopper.fetch import FIRST_MAP, Fetch
 from blutrain.nova.gpu.hopper.mainloop import Consumer, Place
 from blutrain.nova.gpu.hopper.pieces import (
     Piece,
-    all_loads,
     fetched_loads,
-    full_loads,
     pieces,
     staged_stores,
     thread_origin,
@@ -42,7 +40,7 @@ class Epilogue:
         self.direct = [s for s in self.contract.stores if s not in self.staged]
         self.combiners = [Combiner(r) for r in self.contract.reductions]
         self.fetched = fetched_loads(tiles)
-        self.loads = [access for access in all_loads(self.contract) if access not in self.fetched]
+        self.loads = [access for access in tiles.problem.traffic.loads if access not in self.fetched]
         self.rows: RowSums | None = None
 
     def prefetch(self, place: Place, consumer: Consumer) -> None:
@@ -55,7 +53,7 @@ class Epilogue:
         skipped = out.mul(consumer.slot, share)
         m0, n0 = place.along("m"), place.along("n")
         m0, n0 = (out.add(m0, skipped), n0) if tiles.p_axis == "m" else (m0, out.add(n0, skipped))
-        for access in full_loads(self.contract):
+        for access in self.tiles.problem.traffic.matrices:
             if access in self.fetched:
                 continue
             per_line = min(columns, LINE_BYTES // ITEM_BYTES[access.dtype])

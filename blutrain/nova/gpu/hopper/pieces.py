@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blutrain.nova.contract.form import Contract, Store, loads
+from blutrain.nova.contract.form import Store
 from blutrain.nova.gpu.hopper.builder import Builder, Integer
 from blutrain.nova.gpu.hopper.mainloop import Consumer
 from blutrain.nova.gpu.hopper.operands import fragment_row
-from blutrain.nova.gpu.hopper.problem import TMA_ALIGNMENT
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS, STAGE_ROW_BYTES
 from blutrain.nova.gpu.hopper.tiles import Tiles
+from blutrain.nova.gpu.hopper.traffic import TMA_ALIGNMENT, step_along
 from blutrain.nova.gpu.hopper.values import Origin, Run
 from blutrain.nova.gpu.kernel import TensorMap
-from blutrain.nova.kernel import ITEM_BYTES, Access, Operand, linear_step
+from blutrain.nova.kernel import ITEM_BYTES, Access, Operand
 
-TILED_DTYPES = ("f32", "bf16", "f16")
 BOX_ALIGNMENT = 128  # bytes, of what TMA writes to shared memory without a swizzle
 TRANSPOSED_ROWS = 32  # of a chunk where the product is computed transposed
 
@@ -74,7 +73,7 @@ def chunk_columns(tiles: Tiles) -> int:
     if tiles.in_registers:
         return 32
     accesses = [s.access for s in staged_stores(tiles)] + fetched_loads(tiles)
-    items = [ITEM_BYTES[a.dtype] for a in accesses if axes_of(tiles.problem.contract, a) == "mn"]
+    items = [ITEM_BYTES[a.dtype] for a in accesses if tiles.problem.traffic.axes[a] == "mn"]
     wide = 64 if 1 <= len(items) <= 2 and max(items) == 2 else 32
     return wide if tiles.q_tile % wide == 0 else 32
 
@@ -101,66 +100,18 @@ def thread_origin(
 
 def staged_stores(tiles: Tiles) -> list[Store]:
     """Results that leave through shared memory."""
-    contract = tiles.problem.contract
+    traffic = tiles.problem.traffic
     if tiles.in_registers or tiles.schedule.split > 1:
         return []
-    return [s for s in contract.stores if is_tiled(contract, s.access) and axes_of(contract, s.access) == "mn"]
+    return [s for s in tiles.problem.contract.stores if s.access in traffic.tiled and traffic.axes[s.access] == "mn"]
 
 
 def fetched_loads(tiles: Tiles) -> list[Access]:
     """What the epilogue loads through shared memory, where the schedule fetches: all that TMA can read; matrices first."""
-    contract = tiles.problem.contract
+    traffic = tiles.problem.traffic
     if not tiles.schedule.fetch or tiles.schedule.split > 1 or tiles.register_axis == "m":
         return []
-    found = [access for access in all_loads(contract) if is_tiled(contract, access)]
-    return sorted(found, key=lambda access: axes_of(contract, access) != "mn")
-
-
-def all_loads(contract: Contract) -> list[Access]:
-    """What the epilogue loads."""
-    found = [contract.init.access] if contract.init is not None else []
-    reductions = (*contract.reductions, *contract.row_reductions)
-    for value in (*(s.value for s in contract.stores), *(a for r in reductions for a in r.arguments)):
-        found += loads(value)
-    return list(dict.fromkeys(found))
-
-
-def full_loads(contract: Contract) -> list[Access]:
-    """Those of them that move along both m and n: a load for each element."""
-    return [access for access in all_loads(contract) if axes_of(contract, access) == "mn"]
-
-
-def axes_of(contract: Contract, access: Access) -> str:
-    """Along which of m and n an access moves: "mn" for a matrix, "n" or "m" for a vector, "" for a scalar."""
-
-    def moves(axis: str) -> bool:
-        return any(access.strides[d] and contract.generic.extents[d] > 1 for d in contract.axes[axis])
-
-    return "".join(axis for axis in "mn" if moves(axis))
-
-
-def is_tiled(contract: Contract, access: Access) -> bool:
-    """Can TMA move this operand or result: neighbours along its last axis, all other steps multiples of 16 bytes."""
-    item = ITEM_BYTES[access.dtype]
-    if access.dtype not in TILED_DTYPES or access.offset * item % TMA_ALIGNMENT or access.offset < 0:
-        return False
-    axes = axes_of(contract, access)
-    for axis in ("batch", "m", "n"):
-        step = _step(contract, access, axis)
-        if step is None or step < 0:
-            return False
-        if axes.endswith(axis) and contract.extent(axis) > 1 and step != 1:
-            return False
-        if not axes.endswith(axis) and step * item % TMA_ALIGNMENT:
-            return False
-    return True
-
-
-def _step(contract: Contract, access: Access, axis: str) -> int | None:
-    """Elements from one index of an axis to the next, None where there is no such number."""
-    dims = contract.axes[axis]
-    step = linear_step([contract.generic.extents[d] for d in dims], [access.strides[d] for d in dims])
-    return step if step is None or contract.extent(axis) > 1 else 0
+    return [access for access in traffic.loads if access in traffic.tiled]
 
 
 @dataclass(frozen=True)
@@ -196,7 +147,7 @@ class Tile:
 
 
 def tile_of(tiles: Tiles, access: Access) -> Tile:
-    axes, item = axes_of(tiles.problem.contract, access), ITEM_BYTES[access.dtype]
+    axes, item = tiles.problem.traffic.axes[access], ITEM_BYTES[access.dtype]
     share = CONSUMER_ROWS * tiles.blocks_p
     straight = tiles.p_axis == "m"
     if axes == "mn":
@@ -218,8 +169,8 @@ def tile_map(tiles: Tiles, access: Access) -> TensorMap:
     inner = contract.extent(tile.axes[-1]) if tile.axes else 1
     least = -(-inner * item // TMA_ALIGNMENT) * TMA_ALIGNMENT
     rows = contract.extent("m") if tile.axes == "mn" else 1
-    row = (_step(contract, access, "m") or 0) * item if rows > 1 else 0
-    step = (_step(contract, access, "batch") or 0) * item
+    row = (step_along(contract, access, "m") or 0) * item if rows > 1 else 0
+    step = (step_along(contract, access, "batch") or 0) * item
     assert isinstance(access.source, Operand)
     return TensorMap(
         operand=access.source.index,

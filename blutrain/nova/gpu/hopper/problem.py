@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from mlir import ir
 
 from blutrain.nova.contract.form import Apply, Contract, Expression, Factor, Load
 from blutrain.nova.contract.read import read_contract
+from blutrain.nova.gpu.hopper.traffic import TMA_ALIGNMENT, Traffic
 from blutrain.nova.kernel import Access, Kernel, Operand, Unsupported, collapse, linear_step
 
-TMA_ALIGNMENT = 16  # bytes: of every stride and base address (CUDA driver API, cuTensorMapEncodeTiled)
 OPERAND_BYTES = {"bf16": 2, "f16": 2, "tf32": 4}
 
 
@@ -56,6 +57,10 @@ class Problem:
     batch: int
     rows: Side
     columns: Side
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        return Traffic(self.contract)
 
     @property
     def item(self) -> int:

@@ -92,7 +92,7 @@ class _DeviceCloner(_Cloner):
 
 def _is_one(value: ir.Value) -> bool:
     owner = value.owner
-    return not isinstance(owner, ir.Block) and owner.name == "arith.constant" and _holds_one(owner)
+    return not isinstance(owner, ir.Block) and owner.name == "arith.constant" and _holds_one(owner.operation)
 
 
 def _holds_one(constant: ir.Operation) -> bool:

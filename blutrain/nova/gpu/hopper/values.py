@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from mlir import ir
 
@@ -81,7 +82,7 @@ class Values:
     def region_value(self, names: dict[ir.Value, str], value: ir.Value, lanes: int) -> str:
         """A value inside a region, from the names of the block arguments that it depends on."""
         if value not in names:
-            owner = getattr(value.owner, "operation", value.owner)
+            owner: Any = getattr(value.owner, "operation", value.owner)
             operands = [self.region_value(names, v, lanes) for v in owner.operands]
             names.update(zip(owner.results, clone_op(self.out, owner, operands, lanes), strict=True))
         return names[value]

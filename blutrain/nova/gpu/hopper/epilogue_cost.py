@@ -1,0 +1,61 @@
+"""What an epilogue costs in cycles of one SM: instructions, special functions, and waits for memory."""
+
+from __future__ import annotations
+
+from blutrain.nova.gpu.hopper.pieces import fetched_loads, staged_stores
+from blutrain.nova.gpu.hopper.tiles import Tiles
+from blutrain.nova.kernel import ITEM_BYTES
+
+# Fitted to measurements on an H200, in cycles.
+WARP_CYCLES = 1.9  # of an instruction, where one warp of a scheduler is awake
+SPECIAL_CYCLES = 8.0  # of a special function of a warp
+CHUNK_CYCLES = 150.0  # barriers, addresses and waits of a chunk
+LATENCY_CYCLES = 2000.0  # of a load behind the tiles that are on their way to the SM
+FIXED_CYCLES = 500.0  # from the last product to the first result, and to the next tile
+CLUSTER_BYTES_PER_CYCLE = 32.0  # between the shared memories of a cluster
+CLUSTER_BARRIER_CYCLES = 800.0
+MOVES_OF_PARTIALS = 0.3
+
+
+def finish_cycles(tiles: Tiles) -> float:
+    """From a tile's last product until its consumer may begin the next: the whole epilogue, of one consumer alone or of
+    all that share the tile.
+    """
+    s, elements = tiles.schedule, tiles.num_accumulators
+    if tiles.in_workspace:
+        return elements * WARP_CYCLES * MOVES_OF_PARTIALS + FIXED_CYCLES
+    if tiles.clustered:
+        exchanged = s.tile_m * s.tile_n * 4 / CLUSTER_BYTES_PER_CYCLE
+        return elements / s.split * _element_cycles(tiles) + exchanged + 2 * CLUSTER_BARRIER_CYCLES + FIXED_CYCLES
+    cycles = elements * _element_cycles(tiles) + tiles.num_chunks * CHUNK_CYCLES + FIXED_CYCLES
+    waits = LATENCY_CYCLES * (_unfetched(tiles, "m") + _unfetched(tiles, "n") > 0)
+    if _unfetched(tiles, "mn"):
+        waits += LATENCY_CYCLES * tiles.num_chunks
+    elif tiles.fetch_set_bytes:  # the first sets are there; later ones are asked for as sets become free
+        rounds = tiles.num_chunks // s.fetch
+        waits += (rounds - 1) * max(0.0, LATENCY_CYCLES - cycles / rounds)
+    return cycles + waits
+
+
+def _element_cycles(tiles: Tiles) -> float:
+    """Of one element in each thread: warps of one scheduler take turns, and share the special function unit."""
+    needed, warps = tiles.problem.traffic.operations, tiles.schedule.slots
+    issued = needed.issued + _moves(tiles)
+    return max(WARP_CYCLES * issued, warps * issued, warps * SPECIAL_CYCLES * needed.special)
+
+
+def _moves(tiles: Tiles) -> float:
+    """Instructions of an element that move it: its operands into registers, its results out."""
+    contract, staged, fetched = tiles.problem.contract, staged_stores(tiles), fetched_loads(tiles)
+    count = 0.1 * len(contract.reductions)
+    for access in tiles.problem.traffic.matrices:
+        count += (0.15 if ITEM_BYTES[access.dtype] == 2 else 0.5) if access in fetched else 0.75
+    for store in contract.stores:
+        count += (0.6 if ITEM_BYTES[store.access.dtype] == 4 else 0.2) if store in staged else 1.0
+    return count
+
+
+def _unfetched(tiles: Tiles, axes: str) -> int:
+    """Operands that the epilogue loads itself and waits for."""
+    traffic, fetched = tiles.problem.traffic, fetched_loads(tiles)
+    return sum(traffic.axes[access] == axes and access not in fetched for access in traffic.loads)
