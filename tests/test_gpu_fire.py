@@ -104,17 +104,23 @@ def test_infinities_and_nans_stay_in_their_rows(name):
 # -------------------------------------------------------------------- whole steps
 
 
-def step_of(precision: str, width: int, layers: int, clipped: bool):
-    """(The program of a training step, what is to be kept alive) after one step."""
+def step_of(precision: str, width: int, layers: int, what: str):
+    """(The program of a training step, what is to be kept alive) after one step.
+
+    what: "plain"; "clipped"; or "hot", with logits so far apart that the cross-entropy takes its exact way.
+    """
     bt.manual_seed(0)
     model = MLPGPT(Config(50304, 1024, width, layers)).to("cuda")
+    if what == "hot":
+        with bt.no_grad():
+            model.head.weight.mul_(1000.0)
     model.compile(first_step="compiled", strict=True, precision=precision)
     optimizer = bt.optim.AdamW(model.parameters(), lr=1e-3)
     rng = np.random.default_rng(0)
     tokens = [bt.from_numpy(rng.integers(0, 50304, (8, 1024))).to("cuda") for _ in range(2)]
     loss = model(*tokens)
     loss.backward()
-    if clipped:
+    if what == "clipped":
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     nova.flush()
@@ -131,19 +137,19 @@ def states(program) -> list:
     ]
 
 
-@pytest.mark.parametrize(
-    "precision, clipped",
-    [pytest.param(*c, marks=needs_gpu) for c in (("tf32", True), ("tf32", False), ("bf16", True), ("bf16", False),
-                                                 ("fp32", True))],
-)  # fmt: skip
-def test_a_hundred_steps_from_one_state_have_equal_bits(precision, clipped, monkeypatch):
+STEPS = [("tf32", "clipped"), ("tf32", "plain"), ("tf32", "hot"), ("bf16", "clipped"), ("bf16", "plain"), ("bf16", "hot"),
+         ("fp32", "clipped")]  # fmt: skip
+
+
+@pytest.mark.parametrize("precision, what", [pytest.param(*c, marks=needs_gpu) for c in STEPS])
+def test_a_hundred_steps_from_one_state_have_equal_bits(precision, what, monkeypatch):
     """A step of the size of 46M: parameters, moments and loss after it, from a poisoned arena, as the undisturbed one."""
-    program, kept = step_of(precision, 384, 1, clipped)
-    wanted = [array.copy() for array in states(program)]
-    before, loss = kept[1], kept[3].item()
-    del program, kept, before
+    program, kept = step_of(precision, 384, 1, what)
+    wanted, loss = [array.copy() for array in states(program)], kept[3].item()
+    assert np.isfinite(loss)
+    del program, kept
     rewritten(monkeypatch, partial(fired, salt=3))
-    program, kept = step_of(precision, 384, 1, clipped)
+    program, kept = step_of(precision, 384, 1, what)
     assert kept[3].item() == loss
     assert all((a == b).all() for a, b in zip(states(program), wanted, strict=True))
     repeat(program)
