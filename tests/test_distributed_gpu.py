@@ -28,9 +28,9 @@ several = [
 RANKS = [1, pytest.param(2, marks=several)]
 
 
-def program(ranks: int, *arguments: str) -> str:
+def program(ranks: int, *command: str) -> str:
     """What ranks print that end well."""
-    status, out, err = launch(ranks, PROGRAMS, *arguments)
+    status, out, err = launch(ranks, *command)
     assert status == 0, out + err
     return out
 
@@ -38,7 +38,14 @@ def program(ranks: int, *arguments: str) -> str:
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", ["collectives", "training", "accumulating", "bad_input"])
 def test_on_gpus(ranks, name):
-    print(program(ranks, name))
+    print(program(ranks, PROGRAMS, name))
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_collectives_inside_of_a_compiled_forward(ranks):
+    assert (
+        program(ranks, str(ROOT / "tests" / "distributed_collectives.py"), "training", "cuda").count("equal") == ranks
+    )
 
 
 def test_more_ranks_than_gpus():
