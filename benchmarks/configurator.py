@@ -40,7 +40,7 @@ import product
 from matmul import interleave
 from product import Product
 from record import save
-from schedule_space import space
+from schedule_space import pick, space
 
 from blutrain.nova.cpu.compile_workers import Failure, shared_workers
 from blutrain.nova.gpu import lower
@@ -128,7 +128,9 @@ def source(options: argparse.Namespace) -> Iterator[Built]:
     """What is to be measured: from a folder, or built now."""
     if options.measure:
         for path in sorted(Path(options.measure).glob("*.xz")):
-            yield Built(**pickle.loads(lzma.decompress(path.read_bytes())))
+            built = Built(**pickle.loads(lzma.decompress(path.read_bytes())))
+            refresh_pick(built, gpu_facts(built.arch))
+            yield built
         return
     from blutrain.nova.target_gpu import device_facts
 
@@ -160,6 +162,21 @@ def build(each: Product, options: argparse.Namespace, facts: GpuFacts) -> Built:
         flush=True,
     )
     return built
+
+
+def refresh_pick(built: Built, facts: GpuFacts) -> None:
+    """Puts what this checkout's configurator picks first, should it be another than that of the checkout that built."""
+
+    def update(kernel: Kernel) -> None:
+        chosen, predicted_us = pick(built.family, kernel, facts)
+        if chosen not in built.configs:
+            add(built, kernel, facts, [chosen])
+        number = built.configs.index(chosen)
+        for entries in (built.configs, built.kernels, built.cubins):
+            entries.insert(0, entries.pop(number))
+        built.kernels[0] = dataclasses.replace(built.kernels[0], predicted_us=predicted_us)
+
+    built.product.read(update)
 
 
 def choose(legal: list, limit: int | None) -> list:

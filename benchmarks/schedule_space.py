@@ -33,18 +33,22 @@ Candidate = tuple[dict[str, Any], float]  # entries of #nova.lowering_config, pr
 
 def space(family: str, kernel: Kernel, facts: GpuFacts) -> list[Candidate]:
     """All legal schedules of a family ("hopper", "ampere"), the configurator's pick first, then by predicted time."""
+    candidates = _hopper(read_problem(kernel), facts) if family == "hopper" else _ampere(read_for_ampere(kernel), facts)
+    found = {str(config): (config, us) for config, us in candidates}
+    first = pick(family, kernel, facts)
+    found.pop(str(first[0]), None)
+    return [first, *sorted(found.values(), key=lambda candidate: candidate[1])]
+
+
+def pick(family: str, kernel: Kernel, facts: GpuFacts) -> Candidate:
+    """What the configurator picks."""
     if family == "hopper":
         problem = read_problem(kernel)
-        pick = hopper.configure(problem, facts).to_config()
-        found = {str(config): (config, us) for config, us in _hopper(problem, facts)}
-        price = lambda config: hopper.predict_us(hopper.tiles_of(problem, Schedule.from_config(config), facts), facts)
-    else:
-        problem = read_for_ampere(kernel)
-        pick = ampere.configure(problem, facts).to_config()
-        found = {str(config): (config, us) for config, us in _ampere(problem, facts)}
-        price = lambda config: ampere.predict_us(problem, AmpereSchedule.from_config(config), facts)
-    found.pop(str(pick), None)
-    return [(pick, price(pick)), *sorted(found.values(), key=lambda candidate: candidate[1])]
+        schedule = hopper.configure(problem, facts)
+        return schedule.to_config(), hopper.predict_us(hopper.tiles_of(problem, schedule, facts), facts)
+    problem = read_for_ampere(kernel)
+    schedule = ampere.configure(problem, facts)
+    return schedule.to_config(), ampere.predict_us(problem, schedule, facts)
 
 
 def _hopper(problem: Problem, facts: GpuFacts) -> Iterator[Candidate]:

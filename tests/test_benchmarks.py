@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from blutrain.nova.target_gpu import gpu_facts
+
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parents[1]
 TINY = "--device=cpu --n-embd=16 --n-layer=1 --batch-size=2 --block-size=16".split()
@@ -109,8 +111,12 @@ def test_sweep_is_built_here_and_measured_elsewhere(tmp_path, family, monkeypatc
     monkeypatch.setattr(importlib.import_module("matmul").time, "sleep", lambda seconds: None)
     build = [f"--build={tmp_path}", "--shapes=NT:256x192x128", "--limit=4", "--precision=bf16", f"--family={family}"]
     assert configurator.main(build) == 0
+    space = importlib.import_module("schedule_space")
+    other = lambda family, kernel, facts: space.space(family, kernel, facts)[-1]  # what the next checkout picks
+    monkeypatch.setattr(configurator, "pick", other)
     (built,) = configurator.source(configurator.parse([f"--measure={tmp_path}"]))
-    assert built.legal > 4 >= len(built.cubins) > 0
+    assert 2 < len(built.cubins) <= 5 < built.legal
+    assert built.configs[0] == built.product.read(lambda k: other(family, k, gpu_facts("sm_90a")))[0]
 
     class OnCpu(configurator.Sweep):
         device = "cpu"
