@@ -13,7 +13,7 @@ from blutrain.nova.dialect import create_context
 from blutrain.nova.import_trace import import_trace
 from blutrain.nova.interpret import interpret
 from blutrain.nova.passes.driver import run_passes
-from blutrain.nova.passes.host_program import build_plan
+from blutrain.nova.passes.host_program import run as build_plan
 from blutrain.nova.pipeline import PIPELINES
 from blutrain.nova.target import host_cpu
 

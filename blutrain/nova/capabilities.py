@@ -80,3 +80,15 @@ def generators(facts) -> Generators:
     from .cpu import generate as cpu
 
     return Generators(cpu.supports, partial(cpu.configure, facts=facts), partial(cpu.generate, facts=facts))
+
+
+def generator_modules(facts) -> list[str]:
+    """Names of all modules that `generators` may load, and of the passes that ask them."""
+    passes = ["blutrain.nova.passes.configure", "blutrain.nova.passes.generate"]
+    if isinstance(facts, GpuFacts):
+        from .gpu import generate as gpu
+
+        return [*passes, *(f"blutrain.nova.gpu.{name}" for name in gpu.names(facts))]
+    from .cpu import generate as cpu
+
+    return [*passes, *(f"blutrain.nova.cpu.{name}" for name in cpu.names())]

@@ -61,7 +61,7 @@ def _locate(program: Program, wrong: list[int], precision: str | None) -> None:
     """Raise NovaError for the first launch whose results are not what its kernel says, else for the passes."""
     executable, plan = program.executable, program.executable.plan
     with create_context(), ir.Location.unknown():
-        module, _ = lower(program.trace, program.facts, precision)
+        module, *_ = lower(program.trace, program.facts, precision)
         for index, (launch, step) in enumerate(zip(plan.launches, StepLaunches(module).launches, strict=True)):
             if isinstance(launch, Callback):  # other processes take no part in this
                 continue

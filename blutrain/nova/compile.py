@@ -20,7 +20,6 @@ from .dialect import create_context
 from .import_trace import import_trace
 from .passes.choose_saved import MEMORY_LIMIT
 from .passes.driver import Settings, run_passes
-from .passes.host_program import build_plan
 from .plan import ProgramPlan
 from .trace import Trace
 
@@ -42,8 +41,7 @@ def compile_plan(
         os.makedirs(directory, exist_ok=True)
         _write(os.path.join(directory, "trace.txt"), str(trace))
     with create_context(), ir.Location.unknown():
-        module, seconds = lower(trace, facts, precision, memory_limit, directory)
-        plan = build_plan(module, facts)
+        _, plan, seconds = lower(trace, facts, precision, memory_limit, directory)
     if directory:
         for number, kernel in enumerate(plan.kernels):
             _write(os.path.join(directory, _kernel_file(number)), kernel.text)
@@ -82,8 +80,8 @@ def _overridden(plan: ProgramPlan, directory: str) -> ProgramPlan:
 
 def lower(
     trace: Trace, facts, precision: str | None, memory_limit: int | None = None, dump: str | None = None
-) -> tuple[ir.Module, dict[str, float]]:
-    """The step after all passes, in the current context, and the seconds of import and passes."""
+) -> tuple[ir.Module, ProgramPlan, dict[str, float]]:
+    """The step after all passes, in the current context, its plan, and the seconds of import and passes."""
     start = time.perf_counter()
     module = import_trace(trace, ir.Context.current)
     if memory_limit is not None:
@@ -96,4 +94,4 @@ def lower(
     names = pipeline.passes(target, precision=precision if precision == "bf16" else None)
     report = run_passes(module, names, facts, Settings(dump, dump is not None, target))
     seconds["passes"] = sum(report.milliseconds.values()) / 1e3
-    return module, seconds
+    return module, report.plan, seconds

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from .. import config
+from .capabilities import generator_modules
 from .cpu.compile_workers import shared_workers
 from .cpu.objects import object_cache, toolchain
 from .plan import ProgramPlan
@@ -34,7 +35,8 @@ def cached_plan(
         plan = _read(data)
         if plan is not None:
             return plan, {"plan_cache": time.perf_counter() - start}
-    shared_workers(num_threads()).warm_up()  # they load MLIR while the passes run here
+    # they load MLIR and the generators while the passes run here
+    shared_workers(num_threads()).warm_up(preload=("blutrain.nova.passes.kernel_jobs", *generator_modules(facts)))
     from .compile import compile_plan  # loads MLIR
 
     plan, seconds = compile_plan(trace, facts, precision, memory_limit)

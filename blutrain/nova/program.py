@@ -122,7 +122,7 @@ class Program:
         self._block: Any = executable.scalar_block([self._numbers[x.value] for x in scalars])
         self._pack = struct.Struct("=" + "".join("d" if x.aval.dtype.is_floating else "q" for x in scalars)).pack_into
         self._cells = [x.value for x in scalars]
-        self._order: tuple[int, list[int] | None] = (-1, None)
+        self._order: list[int] | None = None  # of the log's scalars, cell by cell
         self._states = {x.value for x in trace.inputs if x.role == "state"}
         self._copies: list[Any] = []
         self._epoch = -1
@@ -175,12 +175,10 @@ class Program:
 
     def _in_order(self, log: Log) -> list[float | int]:
         """The scalars of a log in the order of their cells, which it mostly has."""
-        sequence, order = self._order
-        if sequence != log.steps[-1].number:
+        if self._order is None:
             values = [value for step in log.steps for value in step.scalars]
-            order = None if values == self._cells else [values.index(value) for value in self._cells]
-            self._order = log.steps[-1].number, order
-        return log.scalars if order is None else [log.scalars[i] for i in order]
+            self._order = [values.index(value) for value in self._cells]
+        return [log.scalars[i] for i in self._order]
 
     def _in_place(self, tensor: Tensor) -> Any:
         """The array of a state tensor; where its memory is not row-major or aligned, it gets other memory, once."""

@@ -2,21 +2,24 @@
 
 A request is (lowering, arguments): the path of a file with `compile_text(*arguments) -> bytes` and an exception
 `LoweringError(stage, message)`, such as `cpu/lower.py` and `gpu/lower.py`. Those files and this one import nothing of
-blutrain, so that a worker starts quickly; a crash of the compiler (MLIR's bindings are built with assertions) ends a
-worker and not the user's process.
+blutrain, so that a worker starts quickly (`passes/kernel_jobs.py` does; its modules are loaded ahead); a crash of the
+compiler (MLIR's bindings are built with assertions) ends a worker and not the user's process.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import os
 import pickle
 import select
 import signal
 import struct
+import sys
 import threading
 import time
+from collections.abc import Sequence
 from types import ModuleType
 
 IDLE_SECONDS = 20.0
@@ -24,8 +27,8 @@ PARENT_POLL_SECONDS = 0.5
 FRAME = struct.Struct("<Q")
 
 
-def serve() -> None:
-    """Answers requests: ("object", bytes, seconds) or ("error", stage, message).
+def serve(preload: Sequence[str] = ()) -> None:
+    """Answers requests: ("object", bytes, seconds) or ("error", stage, message). preload: modules that they will need.
 
     Ends on end of file, after IDLE_SECONDS without a request, and within PARENT_POLL_SECONDS of its parent's death.
     """
@@ -36,6 +39,8 @@ def serve() -> None:
     import mlir.dialects.llvm  # loaded while the parent is still busy with its passes
     import mlir.passmanager  # noqa: F401
 
+    for name in preload:
+        importlib.import_module(name)
     while select.select([0], [], [], IDLE_SECONDS)[0]:
         request = read_frame(0)
         if request is None:
@@ -94,4 +99,4 @@ def _read_exactly(descriptor: int, count: int) -> bytes | None:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(sys.argv[1:])

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from . import compile_worker
 
@@ -33,7 +33,7 @@ runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
 
 
-Request = tuple[str, tuple[str, ...]]  # path of a lowering, what its `compile_text` takes: the text and more
+Request = tuple[str, tuple[Any, ...]]  # path of a lowering, what its `compile_text` takes: the text and more
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Failure:
 class _Worker:
     """One child process and the job that it is at."""
 
-    def __init__(self):
+    def __init__(self, preload: Sequence[str]):
         self.output: IO[bytes] = tempfile.TemporaryFile()
-        arguments = [json.dumps([str(path) for path in sys.path]), _PROGRAM]
+        arguments = [json.dumps([str(path) for path in sys.path]), _PROGRAM, *preload]
         command = [sys.executable, "-W", "ignore", "-c", _BOOT, *arguments]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.output, bufsize=0)
@@ -98,11 +98,15 @@ class CompileWorkers:
         self.size = size
         self._workers: list[_Worker] = []
         self._retried: set[int] = set()
+        self._preload: tuple[str, ...] = ()
         self._lock = threading.Lock()
 
-    def warm_up(self, count: int | None = None) -> None:
-        """Starts workers ahead, so that they load MLIR (0.3 s) while the caller is busy with something else."""
+    def warm_up(self, count: int | None = None, preload: Sequence[str] = ()) -> None:
+        """Starts workers ahead, so that they load MLIR (0.3 s) and the modules `preload` while the caller is busy with
+        something else.
+        """
         with self._lock:
+            self._preload = tuple(preload)
             self._start(min(count or self.size, self.size))
 
     def compile(self, requests: Sequence[Request]) -> list[bytes | Failure]:
@@ -129,7 +133,7 @@ class CompileWorkers:
     def _start(self, count: int) -> None:
         self._drop([worker for worker in self._workers if worker.process.poll() is not None and worker.job is None])
         while len(self._workers) < count:
-            self._workers.append(_Worker())
+            self._workers.append(_Worker(self._preload))
 
     def _give(self, worker: _Worker, waiting: list[int], requests: Sequence[Request]) -> None:
         """Sends the next job; a worker that went home in this moment is dropped and the job stays."""

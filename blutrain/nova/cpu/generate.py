@@ -26,6 +26,11 @@ GENERATORS = {
 }
 
 
+def names() -> list[str]:
+    """All modules that `choose` may load."""
+    return sorted({name for known in GENERATORS.values() for name in known})
+
+
 def choose(kernel: Kernel) -> ModuleType:
     """The first generator that takes the kernel: a module with `supports`, `configure` and `generate`.
 

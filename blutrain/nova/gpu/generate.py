@@ -41,6 +41,13 @@ def generators(kernel: Kernel, facts: GpuFacts) -> tuple[str, ...]:
     return _GENERATORS[kernel.anchor]
 
 
+def names(facts: GpuFacts) -> list[str]:
+    """All modules that `generators` may name."""
+    families = ("hopper", "ampere") if facts.is_hopper else ("ampere",)
+    plain = {name for known in _GENERATORS.values() for name in known}
+    return [*sorted(plain), *(_CONTRACTIONS[family] for family in families)]
+
+
 def choose(kernel: Kernel, facts: GpuFacts) -> ModuleType:
     """The first generator that takes the kernel: a module with `supports`, `configure` and `generate`.
 

@@ -23,6 +23,7 @@ from ..capabilities import generators
 from ..dialect.graph import Graph
 from ..kernel import kernel_text
 from .driver import PassFault
+from .kernel_jobs import ask
 
 NAME = "configure"
 _SCHEDULED = ("linalg.generic", "nova.gather", "nova.scatter_add", "nova.cumsum")
@@ -30,13 +31,12 @@ _SCHEDULED = ("linalg.generic", "nova.gather", "nova.scatter_add", "nova.cumsum"
 
 def run(module: ir.Module, facts) -> None:
     """See the module. Errors: PassFault for a kernel that no generator takes, with the generator's reason."""
-    known: dict[str, ir.Attribute] = {}
-    for op in Graph(module).operations():
-        if op.name != "nova.kernel":
-            continue
-        text = kernel_text(op)
-        if text not in known:
-            known[text] = config_attribute(schedule_of(op, facts))
+    kernels = [op for op in Graph(module).operations() if op.name == "nova.kernel"]
+    texts = [kernel_text(op) for op in kernels]
+    distinct = dict(zip(texts, kernels, strict=True))
+    schedules = ask(schedule_of, list(distinct.values()), facts)
+    known = {text: config_attribute(schedule) for text, schedule in zip(distinct, schedules, strict=True)}
+    for op, text in zip(kernels, texts, strict=True):
         scheduled = _scheduled(op)
         if scheduled is not None:
             scheduled.attributes["lowering_config"] = known[text]

@@ -10,6 +10,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from types import ModuleType
+from typing import Any
 
 from mlir import ir
 from mlir.ir import MLIRError  # pyright: ignore[reportAttributeAccessIssue]  (the stubs lack it)
@@ -44,10 +45,11 @@ class Settings:
 
 @dataclass
 class Report:
-    """What a run took: milliseconds per pass in order, and the files written."""
+    """What a run took: milliseconds per pass in order, and the files written; plan: what host_program, last, returned."""
 
     milliseconds: dict[str, float] = field(default_factory=dict)
     dumps: list[str] = field(default_factory=list)
+    plan: Any = None
 
 
 def find_pass(name: str) -> ModuleType:
@@ -75,7 +77,7 @@ def run_passes(module: ir.Module, names: tuple[str, ...], facts, settings: Setti
             start = time.perf_counter()
             try:
                 with ir.Location.unknown():
-                    run(module, facts)
+                    report.plan = run(module, facts)
                 module.operation.verify()
                 if settings.verify:
                     verify(module)

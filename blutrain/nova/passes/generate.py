@@ -20,6 +20,7 @@ from ..capabilities import generators
 from ..dialect.graph import Graph
 from ..kernel import GeneratedKernel, kernel_text
 from .dedupe_kernels import distinct_kernels
+from .kernel_jobs import ask
 
 if TYPE_CHECKING:
     from ..gpu.kernel import GpuKernel
@@ -31,19 +32,30 @@ _known: OrderedDict[tuple, GeneratedKernel | GpuKernel] = OrderedDict()
 
 def run(module: ir.Module, facts) -> None:
     """See the module. Errors: NovaError from a generator that refuses a kernel."""
-    made = [generated(op, facts) for op in distinct_kernels(module)]
+    kernels = distinct_kernels(module)
+    missing = {key: op for op in kernels if (key := (kernel_text(op), facts)) not in _known}
+    for key, code in zip(missing, ask(code_of, list(missing.values()), facts), strict=True):
+        _remember(key, code)
+    made = [generated(op, facts) for op in kernels]
     Graph(module).func.attributes["nova.generated"] = ir.ArrayAttr.get([_summary(kernel) for kernel in made])
 
 
 def generated(op: ir.Operation, facts) -> GeneratedKernel | GpuKernel:
     """The code of a kernel, made once for equal text and facts."""
     key = (kernel_text(op), facts)
-    found = _known.get(key)
-    if found is None:
-        found = _known[key] = generators(facts).generate(op)
-        if len(_known) > _CAPACITY:
-            _known.popitem(last=False)
-    return found
+    return _known[key] if key in _known else _remember(key, code_of(op, facts))
+
+
+def code_of(op: ir.Operation, facts) -> GeneratedKernel | GpuKernel:
+    """What the target's generators make of a kernel. Errors: NovaError where they refuse it."""
+    return generators(facts).generate(op)
+
+
+def _remember(key: tuple, code: GeneratedKernel | GpuKernel) -> GeneratedKernel | GpuKernel:
+    _known[key] = code
+    if len(_known) > _CAPACITY:
+        _known.popitem(last=False)
+    return code
 
 
 def _summary(kernel: GeneratedKernel | GpuKernel) -> ir.Attribute:

@@ -2,8 +2,8 @@
 
 Before: a function of kernels with places in memory (plan_memory), numbers (dedupe_kernels) and code (generate).
 
-After: unchanged; `build_plan(module, facts)` gives the plan. Its launches stand in the order of the kernels and carry
-the user's lines; a kernel's text holds none of them.
+After: unchanged; what the pass returns is the plan. Its launches stand in the order of the kernels and carry the user's
+lines; a kernel's text holds none of them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,7 @@ from .step_launches import StepLaunches
 NAME = "host_program"
 
 
-def run(module: ir.Module, facts) -> None:
-    """Check that the step makes a plan. Errors: NovaError for one that cannot run."""
-    build_plan(module, facts)
-
-
-def build_plan(module: ir.Module, facts) -> ProgramPlan:
+def run(module: ir.Module, facts) -> ProgramPlan:
     """The plan of a step that went through all passes. Errors: NovaError for one that cannot run."""
     step = StepLaunches(module)
     held = step.graph.func.attributes

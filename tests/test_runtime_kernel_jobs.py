@@ -1,0 +1,52 @@
+"""Schedules and code of kernels from the compile workers: as those made here, errors raised here."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from kernels_support import run_step
+from test_kernels_passes import training_step
+
+from blutrain.nova.passes import configure, generate, kernel_jobs
+from blutrain.nova.passes.dedupe_kernels import distinct_kernels
+from blutrain.nova.target import host_cpu
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    module = run_step(training_step())
+    with module.context:
+        yield distinct_kernels(module)
+
+
+def test_workers_answer_as_this_process(kernels, monkeypatch):
+    facts = host_cpu()
+    asked = [kernel_jobs.ask(answer, kernels, facts) for answer in (configure.schedule_of, generate.code_of)]
+    monkeypatch.setattr(kernel_jobs, "LEAST", len(kernels) + 1)
+    monkeypatch.setattr(kernel_jobs, "shared_workers", None)
+    here = [kernel_jobs.ask(answer, kernels, facts) for answer in (configure.schedule_of, generate.code_of)]
+    assert asked == here and len(kernels) >= kernel_jobs.LEAST - 1
+
+
+def test_what_a_worker_cannot_answer_is_asked_here(kernels, monkeypatch):
+    refused = []
+    failing = SimpleNamespace(compile=lambda requests: [refused.append(r) for r in requests])
+    monkeypatch.setattr(kernel_jobs, "shared_workers", lambda threads: failing)
+    schedules = kernel_jobs.ask(configure.schedule_of, kernels, host_cpu())
+    assert schedules == [configure.schedule_of(op, host_cpu()) for op in kernels] and len(refused) == len(kernels)
+
+
+def test_an_error_is_that_of_the_kernel(kernels):
+    with pytest.raises(ValueError, match="refused"):
+        kernel_jobs.ask(refuse, kernels, host_cpu())
+
+
+def refuse(op, facts):
+    raise ValueError(f"refused: {len(op.operands)} operands")
+
+
+def test_a_module_keeps_nothing_of_the_step(kernels):
+    for op in kernels:
+        text = kernel_jobs._alone(op)
+        assert text.count('"nova.kernel"') == 1 and "train.py" not in text
