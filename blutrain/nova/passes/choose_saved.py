@@ -21,6 +21,9 @@ anyway: arguments, values that the backward needs for itself, anything below a s
 no more than CHEAP of work an element. With the attribute nova.memory_limit (bytes) on the module and more saved than
 that, and wherever only memory counts (`Capabilities.is_wide`), up to DEAR (gelu, softmax, the random bits of dropout).
 Then the same at the new maximum, until nothing changes. Who reads a view touches what it is a view of.
+
+Where products read their operands as they lie in memory (no `Capabilities.prologues`), a rounded copy of an argument (a
+weight in bf16) is kept: made again it takes a kernel that reads twice what it saves. Beyond nova.memory_limit it is not.
 """
 
 from __future__ import annotations
@@ -47,12 +50,14 @@ _VIEWS = frozenset(("reshape", "transpose", "expand", "slice", "flip"))
 def run(module: ir.Module, facts) -> None:
     found = module.operation.attributes
     limit = ir.IntegerAttr(found[MEMORY_LIMIT]).value if MEMORY_LIMIT in found else None
-    is_wide = capabilities(facts).is_wide
+    target = capabilities(facts)
     for _ in range(MAX_ROUNDS):
         lives = _Lives(Graph(module))
         peak, num_bytes = lives.peak()
-        max_work = DEAR if is_wide or (limit is not None and num_bytes > limit) else CHEAP
-        if num_bytes < MIN_BYTES or not _recompute_across(lives, peak, max_work):
+        is_scarce = limit is not None and num_bytes > limit
+        max_work = DEAR if target.is_wide or is_scarce else CHEAP
+        keeps_copies = not target.prologues and not is_scarce
+        if num_bytes < MIN_BYTES or not _recompute_across(lives, peak, max_work, keeps_copies):
             return
 
 
@@ -111,7 +116,7 @@ class _Lives:
         return [v for v in self.touches if any(start <= peak < stop for start, stop in self.gaps(v))]
 
 
-def _recompute_across(lives: _Lives, peak: int, max_work: int) -> bool:
+def _recompute_across(lives: _Lives, peak: int, max_work: int, keeps_copies: bool) -> bool:
     """Recompute behind `peak` what is worth it of the values saved there. Returns whether anything was."""
     kept: set[ir.Value] = set()
     chains: dict[ir.Value, list[int]] = {}
@@ -119,7 +124,11 @@ def _recompute_across(lives: _Lives, peak: int, max_work: int) -> bool:
     kept.update(lives.alive_at(peak).difference(saved))
     for value in saved:
         chain = _chain(lives, value, kept) if lives.bytes[value] >= MIN_BYTES else None
-        if chain is None or sum(_work(lives.ops[i]) for i in chain) > max_work:
+        if (
+            chain is None
+            or sum(_work(lives.ops[i]) for i in chain) > max_work
+            or (keeps_copies and _is_copy_of_argument(lives, chain))
+        ):
             kept.add(value)
         else:
             chains[value] = chain
@@ -147,6 +156,14 @@ def _chain(lives: _Lives, value: ir.Value, kept: set[ir.Value]) -> list[int] | N
         chain.add(place)
         pending.extend(lives.operands[place])
     return sorted(chain)
+
+
+def _is_copy_of_argument(lives: _Lives, chain: list[int]) -> bool:
+    """Whether a chain only rounds and rearranges what the step was given."""
+    inner = {result for i in chain for result in lives.ops[i].results}
+    leaves = [value for i in chain for value in lives.operands[i] if value not in inner]
+    only_copies = all(lives.ops[i].name == "nova.cast" or _is_view(lives.ops[i]) for i in chain)
+    return only_copies and all(isinstance(value.owner, ir.Block) for value in leaves)
 
 
 def _is_free(op: ir.Operation) -> bool:
