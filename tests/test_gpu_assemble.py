@@ -138,6 +138,19 @@ def test_a_text_that_does_not_compile(edit, stage, message):
     assert replay.returncode != 0 and message in replay.stderr
 
 
+def test_the_oldest_ptxas_is_taken(monkeypatch, tmp_path):
+    """A driver runs the code of older toolkits."""
+    for folder in ("cu13", "cu14", "cuda_nvcc"):
+        path = tmp_path / folder / "bin" / "ptxas"
+        path.parent.mkdir(parents=True)
+        path.touch(mode=0o755)
+    found = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(assembly.importlib.util, "find_spec", lambda name: found)
+    assert ptxas_path.__wrapped__() == str(tmp_path / "cuda_nvcc/bin/ptxas")
+    (tmp_path / "cuda_nvcc/bin/ptxas").unlink()
+    assert ptxas_path.__wrapped__() == str(tmp_path / "cu13/bin/ptxas")
+
+
 def test_the_report_of_each_function():
     assert read_report(SAID) == {
         "gemm": FunctionReport(168, 9, 1024, 8, 12, 16),

@@ -132,11 +132,14 @@ def toolchain() -> tuple[str, ...]:
 
 @functools.cache
 def ptxas_path() -> str:
-    """ptxas of the wheel nvidia-cuda-nvcc (either layout), of the PATH, or of a CUDA toolkit; "" without any."""
+    """ptxas of the wheel nvidia-cuda-nvcc, of the PATH, or of a CUDA toolkit; "" without any.
+
+    Of two wheels that of CUDA 12: a driver runs the code of older toolkits, and perhaps not that of newer ones.
+    """
     spec = importlib.util.find_spec("nvidia")
     for folder in (spec.submodule_search_locations or []) if spec else []:
-        for pattern in ("cu*/bin/ptxas", "cuda_nvcc/bin/ptxas"):
-            found = sorted(Path(folder).glob(pattern), reverse=True)
+        for pattern in ("cuda_nvcc/bin/ptxas", "cu*/bin/ptxas"):
+            found = sorted(Path(folder).glob(pattern))
             if found and os.access(found[0], os.X_OK):
                 return str(found[0])
     roots = [os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", ""), "/usr/local/cuda"]
