@@ -126,6 +126,12 @@ def test_groups_have_their_own_numbers():
     assert "group 1: 1 parameters  lr: 0.25" in repr(optimizer)
 
 
+def test_numbers_of_numpy_become_pythons():
+    """So that a state goes through JSON."""
+    optimizer = AdamW([{"params": [parameter([1.0])], "weight_decay": np.float32(0.5)}], lr=np.float64(0.1))
+    assert [type(optimizer.param_groups[0][name]) for name in ("lr", "weight_decay")] == [float, float]
+
+
 def test_parameters_that_step_together_share_a_count():
     a, b, c = (parameter([1.0], [1.0]) for _ in range(3))
     optimizer = AdamW([a, b, c])
@@ -184,6 +190,11 @@ def test_zero_grad_and_closure():
         (lambda p: AdamW([p], betas=(0.9, 1.0)), r"betas\[1\] is out of range"),
         (lambda p: AdamW([p], betas=0.9), "betas is not a pair"),
         (lambda p: SGD([p], nesterov=True), "nesterov needs momentum"),
+        (lambda p: SGD([{"lr": 0.1}]), "a group is a dict"),
+        (lambda p: SGD([p]).add_param_group([p]), "a group is a dict"),
+        (lambda p: SGD([p]).load_state_dict({}), "not a state of an optimizer"),
+        (lambda p: SGD([p]).load_state_dict(None), "not a state of an optimizer"),
+        (lambda p: StepLR(SGD([p]), 2).load_state_dict({"last_epoch": 1}), "not a state"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make, text):

@@ -76,6 +76,7 @@ def load(path: str | os.PathLike, model: Any, optimizer: Any = None, scheduler: 
         plans.append(optimizer.plan_load(_optimizer_state(path, meta, arrays)))
     if scheduler is not None:
         _require(path, meta, "scheduler")
+        scheduler.check_state(meta["scheduler"])
     for plan in plans:
         plan.commit()
     if scheduler is not None:

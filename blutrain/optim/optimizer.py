@@ -7,6 +7,7 @@ of that step (run-time scalars of the compiled program), `_update` is pure tenso
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,8 +109,10 @@ class Optimizer:
     def add_param_group(self, group: dict[str, Any]) -> None:
         """Add parameters, with their own numbers where given.
 
-        Errors: a parameter twice, not a leaf, an unknown or bad number.
+        Errors: ValueError for a parameter twice, not a leaf, an unknown or bad number, no parameters.
         """
+        if not isinstance(group, dict) or "params" not in group:
+            self._fail("a group is a dict", expected='{"params": [...], ...}', got=repr(group)[:80])
         params = group["params"]
         params = [params] if isinstance(params, Tensor) else list(params)
         unknown = group.keys() - self.defaults.keys() - {"params", "initial_lr"}
@@ -126,10 +129,10 @@ class Optimizer:
                     f"parameter {i} is given twice", got=str(p._aval), help="tied weights belong in one group, once"
                 )
             taken.add(id(p))
-        group = {**self.defaults, **group, "params": params}
+        numbers = {k: v.item() if isinstance(v, np.generic) else v for k, v in {**self.defaults, **group}.items()}
+        group = {**numbers, "params": params}
         self._check_group(group)
         self.param_groups.append(group)
-        structure_epoch.bump()
         structure_epoch.bump()
 
     # ---- what a subclass gives
@@ -254,7 +257,6 @@ class Optimizer:
         for p in skipped:
             count = self.state[p]["step"]
             if count in stepping:
-                structure_epoch.bump()
                 self.state[p]["step"] = copies.setdefault(count, StepCount(count.value))
                 structure_epoch.bump()
 
@@ -283,6 +285,9 @@ class Optimizer:
 
     def plan_load(self, state_dict: dict[str, Any]) -> LoadPlan:
         """Check a state and copy its tensors; nothing of this optimizer changes before `commit`."""
+        if not isinstance(state_dict, dict) or not {"param_groups", "state"} <= state_dict.keys():
+            got = ", ".join(map(str, state_dict)) if isinstance(state_dict, dict) else type(state_dict).__name__
+            self._fail("not a state of an optimizer", expected="a dict of param_groups and state", got=got)
         groups, state = state_dict["param_groups"], state_dict["state"]
         sizes, own_sizes = [len(g["params"]) for g in groups], [len(g["params"]) for g in self.param_groups]
         if sizes != own_sizes:
@@ -359,6 +364,6 @@ def zero_state(p: Tensor) -> Tensor:
 def check_number(optimizer: Optimizer, group: dict, name: str, low: float, high: float = float("inf")) -> None:
     """Errors: ValueError if group[name] is no number in low <= x < high (high infinite: any finite number)."""
     value = group[name]
-    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value < high:
+    if not isinstance(value, Real) or isinstance(value, bool) or not low <= value < high:
         bound = f"{low} <= {name} < {high}" if high != float("inf") else f"a finite {name} of at least {low}"
         optimizer._fail(f"{name} is out of range", expected=bound, got=repr(value))

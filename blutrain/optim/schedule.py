@@ -6,7 +6,7 @@ A rate is a function of the step's number alone, so a schedule is resumed by tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import message
@@ -44,12 +44,19 @@ class LRScheduler:
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Errors: ValueError if the state has another number of groups."""
+        """Errors: those of check_state."""
+        self.check_state(state)
+        self.last_epoch, self.base_lrs = int(state["last_epoch"]), list(state["base_lrs"])
+        self._set()
+
+    def check_state(self, state: dict[str, Any]) -> None:
+        """Errors: ValueError if it is no state of a schedule, or has another number of groups."""
+        if not isinstance(state, dict) or not {"last_epoch", "base_lrs"} <= state.keys():
+            expected = "a dict of last_epoch and base_lrs"
+            raise ValueError(message(type(self).__name__, "not a state", expected=expected, got=repr(state)[:80]))
         if len(state["base_lrs"]) != len(self.base_lrs):
             expected, got = f"{len(self.base_lrs)} groups", f"{len(state['base_lrs'])}"
             raise ValueError(message(type(self).__name__, "the state has other groups", expected=expected, got=got))
-        self.last_epoch, self.base_lrs = int(state["last_epoch"]), list(state["base_lrs"])
-        self._set()
 
     def _set(self) -> None:
         for i, (group, base) in enumerate(zip(self.optimizer.param_groups, self.base_lrs)):
@@ -59,9 +66,9 @@ class LRScheduler:
 class LambdaLR(LRScheduler):
     """lr_lambda(n), or one function a group, times the first rate."""
 
-    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | list[Callable[[int], float]]):
+    def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]]):
         groups = len(optimizer.param_groups)
-        self._lambdas = lr_lambda if isinstance(lr_lambda, list) else [lr_lambda] * groups
+        self._lambdas = list(lr_lambda) if isinstance(lr_lambda, Sequence) else [lr_lambda] * groups
         if len(self._lambdas) != groups:
             raise ValueError(
                 message("LambdaLR", "one function a group", expected=str(groups), got=str(len(self._lambdas)))
