@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "xtc-mlir-python-bindings", "torch", "jax", "mpi4py")
+PACKAGES = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "jax", "mpi4py")
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -39,22 +39,25 @@ def machine() -> str:
     cores = f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} CPU cores"
     if not gpus:
         return f"{_cpu_name()}, {cores}"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = len(gpus) if visible is None else len(visible.split(","))
     name, driver = gpus[0]
-    return f"{f'{len(gpus)} x ' if len(gpus) > 1 else ''}{name}, driver {driver}, {cores}"
+    return f"{f'{count} x ' if count > 1 else ''}{name}, driver {driver}, {cores}"
 
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Of Python, of the packages that are installed, and of ptxas."""
+    """Of Python, of the packages that are installed, of the LLVM behind MLIR, and of ptxas."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
+    from blutrain.nova.cpu import orc
     from blutrain.nova.gpu.assemble import ptxas_version
 
-    return {**found, "ptxas": ptxas_version()}
+    return {**found, "llvm": orc.version(), "ptxas": ptxas_version()}
 
 
 def save(path: str | Path, script: str, results: Any, argv: list[str] | None = None, **more: Any) -> None:

@@ -42,7 +42,8 @@ def render(path: Path) -> str:
     run = json.loads(path.read_text())
     table = TABLES[run["benchmark"]](run)
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-    return f"{table}\n`{run['command']}`, {run['date'][:10]}, {run['machine']}; {versions}.\n"
+    command = re.sub(r" --(json|plot|table) \S+", "", run["command"])
+    return f"{table}\n`{command}`, {run['date'][:10]}, {run['machine']}; {versions}.\n"
 
 
 def rows(header: Iterable[str], lines: Iterable[Iterable[Any]]) -> str:
