@@ -106,7 +106,6 @@ def generate(products: list[Product], device: str, family: str) -> list[Any]:
 def measure(case: Product, kernel: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Everything about one product."""
     torch.backends.cuda.matmul.allow_tf32 = case.precision == "tf32"
-    torch.backends.cuda.matmul.allow_tf32 = case.precision == "tf32"
     launches = 1 if options.device == "cpu" else max(1, min(MAX_LAUNCHES, round(REPLAY_US / kernel.predicted_us)))
     ours, theirs = case.operands(options.device), case.operands(options.device)
     left, right = case.factors(*theirs[:2])
