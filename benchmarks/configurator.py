@@ -22,11 +22,8 @@ The summary has geometric mean and maximum of the ratios, of shapes above 500 us
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
-import lzma
 import os
-import pickle
 import statistics
 import sys
 import threading
@@ -40,15 +37,10 @@ import product
 from matmul import interleave
 from product import Product
 from record import save
-from schedule_space import pick, space
+from schedule_build import Built, build, read, refresh_pick, write
 
-from blutrain.nova.cpu.compile_workers import Failure, shared_workers
-from blutrain.nova.gpu import lower
-from blutrain.nova.gpu.assemble import AssembledKernel, ptxas_path
-from blutrain.nova.gpu.kernel import GpuKernel
-from blutrain.nova.kernel import Kernel, Unsupported
-from blutrain.nova.target import num_threads
-from blutrain.nova.target_gpu import ARCHITECTURES, GpuFacts, gpu_facts
+from blutrain.nova.gpu.assemble import AssembledKernel
+from blutrain.nova.target_gpu import ARCHITECTURES, gpu_facts
 
 SHAPES = (
     "NT:4096x2048x1024", "NN:4096x1024x2048", "TN:2048x1024x4096", "NT:2048x2048x2048", "NN:16384x640x2560",
@@ -58,21 +50,6 @@ SHAPES = (
 TOP, MEDIANS, LONG_US = 5, 9, 500.0
 HANG_S = 20.0
 SWEEP_US, FINAL_US, MAX_LAUNCHES = 150.0, 600.0, 50  # of one timed call, by predicted time
-BATCH = 64  # kernels that are generated before they are assembled
-
-
-@dataclasses.dataclass
-class Built:
-    """A product's kernels, the pick first; what makes a text is dropped once it is machine code."""
-
-    product: Product
-    family: str
-    arch: str
-    legal: int
-    failed: int
-    configs: list[dict[str, Any]]
-    kernels: list[GpuKernel]
-    cubins: list[bytes]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -81,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.build:
         facts = gpu_facts(options.target)
         for number, each in enumerate(options.products):
-            write(Path(options.build) / f"{number:02}.xz", build(each, options, facts))
+            write(Path(options.build) / f"{number:02}.xz", build(each, options.family, options.limit, facts))
         return 0
     earlier = Path(options.json) if options.resume else None
     results = json.loads(earlier.read_text())["results"] if earlier and earlier.exists() else []
@@ -128,92 +105,14 @@ def source(options: argparse.Namespace) -> Iterator[Built]:
     """What is to be measured: from a folder, or built now."""
     if options.measure:
         for path in sorted(Path(options.measure).glob("*.xz")):
-            built = Built(**pickle.loads(lzma.decompress(path.read_bytes())))
+            built = read(path)
             refresh_pick(built, gpu_facts(built.arch))
             yield built
         return
     from blutrain.nova.target_gpu import device_facts
 
     for each in options.products:
-        yield build(each, options, device_facts())
-
-
-# ---------------------------------------------------------------- building
-
-
-def build(each: Product, options: argparse.Namespace, facts: GpuFacts) -> Built:
-    """All kernels of a product that are to be swept, assembled on all cores."""
-    family = options.family or ("hopper" if facts.is_hopper else "ampere")
-    began = time.perf_counter()
-
-    def make(kernel: Kernel) -> Built:
-        legal = space(family, kernel, facts)
-        built = Built(each, family, facts.arch, len(legal), 0, [], [], [])
-        chosen = choose(legal, options.limit)
-        for start in range(0, len(chosen), BATCH):
-            add(built, kernel, facts, [config for config, _ in chosen[start : start + BATCH]])
-        return built
-
-    built = each.read(make)
-    seconds = time.perf_counter() - began
-    size = sum(map(len, built.cubins)) / 2**20
-    print(
-        f"{each} {family}: {len(built.cubins)} of {built.legal}, {built.failed} failed, {size:.1f} MiB, {seconds:.1f} s",
-        flush=True,
-    )
-    return built
-
-
-def refresh_pick(built: Built, facts: GpuFacts) -> None:
-    """Puts what this checkout's configurator picks first, should it be another than that of the checkout that built."""
-
-    def update(kernel: Kernel) -> None:
-        chosen, predicted_us = pick(built.family, kernel, facts)
-        if chosen not in built.configs:
-            add(built, kernel, facts, [chosen])
-        number = built.configs.index(chosen)
-        for entries in (built.configs, built.kernels, built.cubins):
-            entries.insert(0, entries.pop(number))
-        built.kernels[0] = dataclasses.replace(built.kernels[0], predicted_us=predicted_us)
-
-    built.product.read(update)
-
-
-def choose(legal: list, limit: int | None) -> list:
-    """The pick, then half of `limit` by predicted time, half spread over the rest."""
-    if limit is None or len(legal) <= limit:
-        return legal
-    near, rest = legal[: limit // 2], legal[limit // 2 :]
-    wanted = limit - len(near)
-    return near + [rest[i * len(rest) // wanted] for i in range(wanted)]
-
-
-def add(built: Built, kernel: Kernel, facts: GpuFacts, configs: list[dict[str, Any]]) -> None:
-    """Generates and assembles some schedules, spills or not; counts those that cannot be."""
-    from blutrain.nova.gpu.ampere import contract as ampere
-    from blutrain.nova.gpu.hopper import contract as hopper
-
-    generate = {"hopper": hopper, "ampere": ampere}[built.family].generate
-    made: list[tuple[dict[str, Any], GpuKernel]] = []
-    for entry in configs:
-        try:
-            made.append((entry, generate(kernel, facts, entry)))
-        except Unsupported:
-            built.failed += 1
-    requests = [(lower.__file__, (kernel.text, kernel.target, ptxas_path())) for _, kernel in made]
-    for (entry, generated), code in zip(made, shared_workers(num_threads()).compile(requests), strict=True):
-        if isinstance(code, Failure):
-            built.failed += 1
-            continue
-        name = f"{built.product} {entry}"  # tells kernels apart in the place of their text
-        built.configs.append(entry)
-        built.kernels.append(dataclasses.replace(generated, text=name, unit=built.product.precision))
-        built.cubins.append(pickle.loads(code)[1])
-
-
-def write(path: Path, built: Built) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(lzma.compress(pickle.dumps(vars(built)), preset=6))
+        yield build(each, options.family, options.limit, device_facts())
 
 
 # ---------------------------------------------------------------- measuring

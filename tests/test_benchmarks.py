@@ -113,7 +113,7 @@ def test_sweep_is_built_here_and_measured_elsewhere(tmp_path, family, monkeypatc
     assert configurator.main(build) == 0
     space = importlib.import_module("schedule_space")
     other = lambda family, kernel, facts: space.space(family, kernel, facts)[-1]  # what the next checkout picks
-    monkeypatch.setattr(configurator, "pick", other)
+    monkeypatch.setattr(importlib.import_module("schedule_build"), "pick", other)
     (built,) = configurator.source(configurator.parse([f"--measure={tmp_path}"]))
     assert 2 < len(built.cubins) <= 5 < built.legal
     assert built.configs[0] == built.product.read(lambda k: other(family, k, gpu_facts("sm_90a")))[0]
