@@ -16,7 +16,7 @@ from . import engine, tape
 from .checkpoint import checkpoint
 from .function import Function
 from .gradcheck import gradcheck
-from .hooks import reducer_of, register_hook, register_post_accumulate_grad_hook, retain_grad, sharers, syncing
+from .hooks import reducer_of, register_hook, register_post_accumulate_grad_hook, retain_grad, sharers, sharing, syncing
 from .mode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from .saved import saved_tensors_hooks
 
@@ -49,6 +49,7 @@ dispatch.tape = SimpleNamespace(
     run_backward=engine.run_backward,
     run_grad=engine.run_grad,
     sharers=sharers,
+    sharing=sharing,
     syncing=syncing,
 )
 

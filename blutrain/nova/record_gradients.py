@@ -93,8 +93,8 @@ class GradientEvents:
                 step.key = (*base, self._slots(log, parent.leaves[base]))
 
         self._event(log, (*base, slots), list(scalars.values()), body)
-        known = parent.leaves.get(base)
-        for reducer in dispatch.tape.sharers(() if known is None else known.tensors):
+        known = parent.leaves.get(base) if dispatch.tape.sharing else None
+        for reducer in dispatch.tape.sharers(known.tensors) if known is not None else ():
             reducer.is_open = reducer not in dispatch.tape.syncing or bool(log.position.boundary)
 
     def _slots(self, log: Log, leaves: Leaves | None) -> Any:
@@ -113,7 +113,7 @@ class GradientEvents:
         reducers = dispatch.tape.syncing
         if reducers and any(reducer.find_unused for reducer in reducers):
             return True
-        if self._adds_to_parts(log, roots, leaves):
+        if dispatch.tape.sharing and self._adds_to_parts(log, roots, leaves):
             return True
         if leaves is None:
             edges = [edge for node in dispatch.tape.reachable(roots) for edge in node.edges]
@@ -301,7 +301,7 @@ class GradientEvents:
         """A number for this list after these events, and those of the parameters that have a pending gradient."""
         known, ids = log.position.clipped, tuple(map(id, parameters))
         found = known.get(ids)
-        if found is None or any(step.input_grads for step in log.steps):
+        if found is None or log.position.has_input_grads:
             mine = [p for p in parameters if id(p) in log.grads]
             found = known[ids] = len(known) if found is None else found[0], mine, parameters
         return found[:2]
@@ -363,7 +363,7 @@ class GradientEvents:
     def _rest(self, log: Log, optimizer) -> tuple:
         """The slots of the optimizer's parameters that have no pending gradient: whether they step too."""
         known = log.position.rests.get(id(optimizer))
-        if known is None or known[0] != structure_epoch.value or any([step.input_grads for step in log.steps]):
+        if known is None or known[0] != structure_epoch.value or log.position.has_input_grads:
             params = [p for g in optimizer.param_groups for p in g["params"] if id(p) not in log.grads]
             known = log.position.rests[id(optimizer)] = structure_epoch.value, params
         return tuple([self.slots.state(p) for p in known[1]]) if known[1] else ()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..autograd import enable_grad, no_grad
-from ..autograd.hooks import require_averages, shard_of
+from ..autograd.hooks import require_averages, shard_of, sharing
 from ..errors import message
 from ..tensor import dispatch
 from ..tensor.device import cpu
@@ -203,7 +203,8 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 result = closure()
-        require_averages(type(self).__name__, (p for group in self.param_groups for p in group["params"]))
+        if sharing:
+            require_averages(type(self).__name__, (p for group in self.param_groups for p in group["params"]))
         if dispatch.recorder is not None and dispatch.recorder.optimizer_step(self):
             return result
         with no_grad():
@@ -220,7 +221,8 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients (`set_to_none`), or fill them with zeros."""
-        params = [p for group in self.param_groups for p in group["params"]]
+        groups = self.param_groups
+        params = groups[0]["params"] if len(groups) == 1 else [p for group in groups for p in group["params"]]
         if dispatch.recorder is not None and dispatch.recorder.zero_grad(params, set_to_none, self):
             return
         for p in params:
