@@ -104,7 +104,7 @@ def test_a_checkpoint_of_another_model_changes_nothing(tmp_path):
     with pytest.raises(CheckpointError, match="saved without its optimizer"):
         checkpoint.load(path, model, optimizer)
     groups = AdamW([{"params": [p]} for p in other.parameters()])
-    checkpoint.save(path, make()[0], scheduler=StepLR(groups, 2))
+    checkpoint.save(path, model, scheduler=StepLR(groups, 2))
     with pytest.raises(ValueError, match="the state has other groups"):
         checkpoint.load(path, model, scheduler=scheduler)
     np.testing.assert_array_equal(model.wte.weight.detach().numpy(), weight)
