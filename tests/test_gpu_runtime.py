@@ -511,3 +511,10 @@ def test_nothing_imports_cuda():
     command = [sys.executable, "-c", "import textwrap, sys; exec(textwrap.dedent(sys.argv[1]))", script]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_fallback_is_expected_to_take_no_time():
+    guard, flag = arena(), arena(64)
+    launches = Launch(0, ()), Launch(0, (), guard), Launch(0, (), flag), Callback("sum", 0)
+    plan = ProgramPlan((gpu_kernel(phase("double")),), launches, 128, guard=guard)
+    assert [plan.predicted_us(launch) for launch in launches] == [1.0, 1.0, 0.0, 0.0]

@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         "launches": len(plan.launches),
         "arena_bytes": plan.arena_bytes,
         "workspace_bytes": max((kernel.workspace_bytes for kernel in plan.kernels), default=0),
-        "predicted_us": sum(plan.kernels[x.kernel].predicted_us for x in plan.launches if isinstance(x, Launch)),
+        "predicted_us": sum(map(plan.predicted_us, plan.launches)),
         "seconds": seconds,
         "kernels": kernel_rows(plan, assembled, facts),
     }
@@ -109,6 +109,7 @@ def kernel_rows(plan: ProgramPlan, assembled: list[AssembledKernel], facts: GpuF
             {
                 "kernel": mine[0].label if mine else f"kernel {number}",
                 "launches": len(mine),
+                "skipped": sum(map(plan.is_fallback, mine)),
                 "lines": sorted({line for launch in mine for line in launch.locations}),
                 "schedule": kernel.schedule,
                 "unit": kernel.unit,

@@ -20,10 +20,12 @@ def render(program: Any, *, measure: bool = True) -> str:
     ]
     header = ("launch", "at", "schedule", "MB", "MFLOP", "FLOP/B", "predicted us", "measured us", "of roofline")
     total = sum(us for us in microseconds if us is not None)
+    predicted = sum(map(plan.predicted_us, plan.launches))
     lines = [f"nova: {len(plan.launches)} launches of {len(plan.kernels)} kernels on {facts.description}"]
     lines += _table([header, *rows])
     if measure:
-        lines.append(f"total {total / 1e3:.2f} ms in {len(rows)} launches; bindings: {program.executable.bindings}")
+        took = f"total {total / 1e3:.2f} ms, predicted {predicted / 1e3:.2f}, in {len(rows)} launches"
+        lines.append(f"{took}; bindings: {program.executable.bindings}")
     workspace = max((k.workspace_bytes for k in plan.kernels), default=0)
     lines.append(f"memory: arena {plan.arena_bytes / 2**20:.2f} MiB, workspace {workspace / 2**20:.2f} MiB")
     lines.append("compile: " + ", ".join(f"{k} {v:.2f} s" for k, v in program.seconds.items()))
@@ -37,13 +39,13 @@ def _row(plan, launch, us: float | None, facts) -> tuple[str, ...]:
     return (
         launch.label,
         ", ".join(places[:2]) + (f" +{len(places) - 2}" if len(places) > 2 else ""),
-        kernel.schedule[:60],
+        (f"skipped: {kernel.schedule}" if plan.is_fallback(launch) else kernel.schedule)[:60],
         f"{kernel.bytes / 1e6:.2f}",
         f"{kernel.flops / 1e6:.1f}",
         f"{kernel.flops / max(1, kernel.bytes):.1f}",
-        f"{kernel.predicted_us:.0f}",
+        f"{plan.predicted_us(launch):.0f}",
         "" if us is None else f"{us:.0f}",
-        "" if not us else f"{100 * roofline / us:.0f} %",
+        "" if not us or plan.is_fallback(launch) else f"{100 * roofline / us:.0f} %",
     )
 
 

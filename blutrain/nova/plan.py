@@ -125,6 +125,18 @@ class ProgramPlan:
         for check in self.checks:
             _check_ref(check, check.flag, ITEM_BYTES["i32"], sizes)
 
+    def predicted_us(self, launch: Launch | Callback) -> float:
+        """What a launch is expected to take: nothing, where a flag of its own lets it be skipped (form_kernels_skip: a
+        fallback, such as that of a cross-entropy whose sums left their range).
+        """
+        if isinstance(launch, Callback) or self.is_fallback(launch):
+            return 0.0
+        return self.kernels[launch.kernel].predicted_us
+
+    def is_fallback(self, launch: Launch) -> bool:
+        """Whether a launch is skipped in most runs: it depends on a flag that is not that of the value checks."""
+        return launch.predicate is not None and launch.predicate != self.guard
+
     def sizes(self, space: str) -> tuple[int, ...]:
         """Bytes of every buffer of a space."""
         if space == "arena":
