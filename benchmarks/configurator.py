@@ -24,6 +24,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
 import statistics
 import sys
 import threading
@@ -39,7 +40,9 @@ from product import Product
 from record import save
 from schedule_build import Built, build, read, refresh_pick, write
 
-from blutrain.nova.gpu.assemble import AssembledKernel
+from blutrain import config
+from blutrain.nova.cpu.objects import object_cache
+from blutrain.nova.gpu.assemble import assembly_key
 from blutrain.nova.target_gpu import ARCHITECTURES, gpu_facts
 
 SHAPES = (
@@ -49,7 +52,7 @@ SHAPES = (
 )  # fmt: skip
 TOP, MEDIANS, LONG_US = 5, 9, 500.0
 HANG_S = 20.0
-SWEEP_US, FINAL_US, MAX_LAUNCHES = 150.0, 600.0, 50  # of one timed call, by predicted time
+SWEEP_US, FINAL_US, MAX_LAUNCHES = 300.0, 1000.0, 200  # of one timed call, by predicted time
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -70,6 +73,7 @@ def main(argv: list[str] | None = None) -> int:
         if options.json:
             save(options.json, __file__, results, argv, summary=summarize(results))
 
+    config.set(NOVA_CACHE="0")  # in memory only: kernels of a sweep are not worth keeping
     for built in source(options):
         if str(built.product) in done:
             continue
@@ -130,14 +134,15 @@ class Sweep:
 
     def call(self, number: int, launches: int) -> Any:
         """A call that runs schedule `number` that often."""
-        from blutrain.nova.gpu.driver import driver
-        from blutrain.nova.gpu.executable import Executable
-        from blutrain.nova.gpu.memory import DeviceMemory
+        from blutrain.nova.gpu.executable import build_executable
         from blutrain.tensor.device import Device
 
-        plan = self.built.product.plan(self.built.kernels[number], launches)
-        code = AssembledKernel("", self.built.cubins[number], "", {})
-        return product.bind(Executable(plan, [code], driver(), DeviceMemory(Device(self.device))), self.operands)
+        kernel = self.built.kernels[number]
+        assembled = pickle.dumps(("", self.built.cubins[number], ""))  # found in the cache, nothing is compiled
+        object_cache().put(assembly_key(kernel.text, kernel.target), assembled)
+        return product.bind(
+            build_executable(self.built.product.plan(kernel, launches), Device(self.device)), self.operands
+        )
 
     def time(self, numbers: Iterable[int], microseconds: float, rounds: int) -> dict[int, float]:
         """Microseconds of each, interleaved; a call runs a kernel for about so many microseconds."""
