@@ -78,6 +78,21 @@ def test_debug_levels(level, said, capfd):
     assert said not in capfd.readouterr().err
 
 
+def test_explain_measures_in_memory_of_its_own():
+    """Neither results nor inputs that somebody else holds, or that are gone, are touched."""
+    model = bt.nn.Linear(64, 2048)
+    model.compile()
+    for _ in range(3):
+        with bt.no_grad():
+            out = model(bt.ones(128, 64))
+    mine = out.numpy()
+    mine[...] = 7
+    text = nova.explain(model)
+    assert "measured us" in text and (mine == 7).all()
+    with bt.no_grad():
+        assert (model(bt.ones(128, 64)).numpy() != 7).any() and (mine == 7).all()
+
+
 def test_explain(capfd):
     model, _ = train()
     text = nova.explain(model)

@@ -125,6 +125,7 @@ class Program:
         self._order: list[int] | None = None  # of the log's scalars, cell by cell
         self._states = {x.value for x in trace.inputs if x.role == "state"}
         self._copies: list[Any] = []
+        self._bound: dict[int, Any] = {}  # input -> weak reference to the array that it was bound to in the last run
         self._epoch = -1
         sizes = [trace.avals[v].size * trace.avals[v].dtype.itemsize for v in trace.outputs]
         small = [i for i, size in enumerate(sizes) if size <= SMALL_BYTES]
@@ -170,6 +171,7 @@ class Program:
                 self._copies.append(array.copy())  # as aligned as the program needs it; it lives until the next run
                 place = address(self._copies[-1])
             bind(numbers[value], place)
+            self._bound[numbers[value]] = weakref.ref(array)
         if log.scalars:
             self._pack(self._block, 0, *self._in_order(log))
 
@@ -192,9 +194,10 @@ class Program:
         return self.executable.address(array) % self.executable.alignment == 0
 
     def profile(self, rounds: int = 3) -> list[float]:
-        """Microseconds of each launch (the least of `rounds`), on what is bound; state is saved and put back, and no
-        other process is needed: collectives do nothing.
+        """Microseconds of each launch (the least of `rounds`), on what is bound and alive; state is saved and put back,
+        outputs go to memory of their own, and no other process is needed: collectives do nothing.
         """
+        fresh = self._replace_dead()
         views = [
             self.executable.view(BufferRef("input", i), spec.shape, spec.dtype)
             for i, spec in enumerate(self.executable.plan.inputs)
@@ -206,8 +209,20 @@ class Program:
             return [min(times) for times in zip(*(self.executable.profile() for _ in range(rounds)), strict=True)]
         finally:
             self._calls.is_silent = False
+            fresh.clear()
             for view, copy in zip(views, saved, strict=True):
                 view[...] = copy
+
+    def _replace_dead(self) -> list[Any]:
+        """Other memory for outputs, which belong to who got them, and zeros for inputs that are gone."""
+        fresh = [self.executable.new_output(index) for _, index in self._large]
+        for index, array in self._bound.items():
+            if array() is None:
+                aval = self.trace.inputs[index].aval
+                with self.trace.device.activate():
+                    fresh.append(self.trace.device.xp.zeros(aval.shape, aval.dtype.numpy))
+                self.executable.bind(index, self.executable.address(fresh[-1]))
+        return fresh
 
     def _report(self, log: Log, failure: CheckFailure) -> None:
         """Raise what the eager rules say about the same inputs: state is as it was, so they meet the same fault."""
