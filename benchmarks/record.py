@@ -15,18 +15,16 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("numpy", "cupy-cuda13x", "cupy-cuda12x", "torch", "jax", "mpi4py")
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def environment(script: str, argv: list[str] | None) -> dict[str, Any]:
-    """Name of the benchmark, machine, versions, date (UTC), commit and command; argv None: the process's arguments."""
+    """Name of the benchmark, machine, versions, date (UTC) and command; argv None: the process's arguments."""
     arguments = sys.argv[1:] if argv is None else argv
     return {
         "benchmark": Path(script).stem,
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "machine": machine(),
         "versions": versions(),
-        "commit": _said("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
         "command": " ".join(["python", f"benchmarks/{Path(script).name}", *arguments]),
     }
 

@@ -16,7 +16,7 @@ from blutrain.nova.target_gpu import gpu_facts
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parents[1]
 TINY = "--device=cpu --n-embd=16 --n-layer=1 --batch-size=2 --block-size=16".split()
-ENVIRONMENT = {"benchmark", "date", "machine", "versions", "commit", "command"}
+ENVIRONMENT = {"benchmark", "date", "machine", "versions", "command"}
 
 
 @pytest.fixture(autouse=True)
