@@ -45,6 +45,21 @@ def test_step(tmp_path):
     assert 0 < compiled["host_us"]["update"] < compiled["host_us"]["step"]
 
 
+@pytest.mark.parametrize("name", ["compiled", "torch", "jax"])
+def test_subjects_take_the_same_steps(name):
+    if name == "jax":
+        pytest.importorskip("jax")
+    trainers = importlib.import_module("trainers")
+    options = trainers.parse("", lambda parser: None, [*TINY, "--clip=0.5", "--grad-accum=2"])
+    batches = trainers.random_batches(options)
+
+    def losses(subject):
+        trainer = trainers.make(subject, options, trainers.initial_weights(options))
+        return [float(trainer.step([(trainer.put(x), trainer.put(y)) for x, y in batches])) for _ in range(4)]
+
+    assert losses(name) == pytest.approx(losses("eager"), rel=1e-5)
+
+
 def test_step_goes_on_without_a_peer_that_fails(tmp_path, monkeypatch):
     step = importlib.import_module("step")
     monkeypatch.setitem(step.PEERS, "torch", "a peer that is not there")
