@@ -119,9 +119,11 @@ def _views(log: Log, wanted: set[int], grads: set[int]) -> dict[int, int]:
 
     They are made again as views, so that what is written to one shows in the other, as in eager mode.
     """
-    views = {}
+    views, roots = {}, log.steps[-1].roots
     for value in wanted - grads:
-        root = log.root_value(value)
+        root = roots.get(value)
+        if root is None:
+            root = roots[value] = log.root_value(value)
         if root != value and (root in wanted or root in log.externals or not log.is_made(root)):
             views[value] = root
     return views

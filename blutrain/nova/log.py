@@ -36,16 +36,18 @@ class Log(EventRecording):
     marked: real tensors that an event writes, pending until the flush.
     """
 
+    owner: CompiledModule | None = None
+    current: Step | None = None
+    taped = True
+    calls = next = 0
+    has_backward = has_input_views = False
+    refused: tuple[str, Location] | None = None
+
     def __init__(self, device, root: Step, slots: GradSlots):
         self.device, self.slots = device, slots
-        self.owner: CompiledModule | None = None
         self.steps: list[Step] = []
         self.indexed: list[Step] = []
-        self.calls = 0
         self.position = root
-        self.current: Step | None = None
-        self.taped = True
-        self.next = 0
         self.externals: dict[int, Tensor] = {}
         self.arrays: dict[int, Any] = {}
         self.values: dict[int, int] = {}
@@ -60,8 +62,6 @@ class Log(EventRecording):
         self._grads: dict[int, tuple[Tensor, int]] = {}
         self.draw_scalars: dict[int, tuple] = {}
         self.counts: list[Any] = []
-        self.has_backward = self.has_input_views = False
-        self.refused: tuple[str, Location] | None = None
         self.deferred = dispatch.tape.deferred(self.hydrate)
 
     # ---------------------------------------------------------------- operands

@@ -122,7 +122,7 @@ class Program:
         self._block: Any = executable.scalar_block([self._numbers[x.value] for x in scalars])
         self._pack = struct.Struct("=" + "".join("d" if x.aval.dtype.is_floating else "q" for x in scalars)).pack_into
         self._cells = [x.value for x in scalars]
-        self._order: list[int] | None = None  # of the log's scalars, cell by cell
+        self._order: list[int] | None = None  # of the log's scalars, cell by cell; empty where it is that of the cells
         self._states = {x.value for x in trace.inputs if x.role == "state"}
         self._copies: list[Any] = []
         self._bound: dict[int, Any] = {}  # input -> weak reference to the array that it was bound to in the last run
@@ -179,8 +179,8 @@ class Program:
         """The scalars of a log in the order of their cells, which it mostly has."""
         if self._order is None:
             values = [value for step in log.steps for value in step.scalars]
-            self._order = [values.index(value) for value in self._cells]
-        return [log.scalars[i] for i in self._order]
+            self._order = [values.index(value) for value in self._cells] if values != self._cells else []
+        return [log.scalars[i] for i in self._order] if self._order else log.scalars
 
     def _in_place(self, tensor: Tensor) -> Any:
         """The array of a state tensor; where its memory is not row-major or aligned, it gets other memory, once."""

@@ -203,12 +203,12 @@ class Driver:
         """The graph that was captured."""
         return int(self.call("cuStreamEndCapture", stream))
 
-    def instantiate(self, graph: int) -> int:
-        """A graph made ready to run."""
-        return int(self.call("cuGraphInstantiate", graph, 0))
+    def instantiate(self, graph: int) -> Any:
+        """A graph made ready to run; the handle as the bindings like it best: it is launched every step."""
+        return self.call("cuGraphInstantiate", graph, 0)
 
     def update_node(
-        self, executable: int, node: int, function: int, grid: Sequence[int], block: int, shared_bytes: int, params: int
+        self, executable: Any, node: int, function: int, grid: Sequence[int], block: int, shared_bytes: int, params: int
     ) -> None:
         """New arguments for a kernel of a ready graph; launches from now on use them."""
         values = self._api.CUDA_KERNEL_NODE_PARAMS()
@@ -218,7 +218,7 @@ class Driver:
         values.sharedMemBytes, values.kernelParams = shared_bytes, params
         self.call("cuGraphExecKernelNodeSetParams", executable, node, values)
 
-    def launch_graph(self, executable: int, stream: int) -> None:
+    def launch_graph(self, executable: Any, stream: int) -> None:
         (status,) = self._launch_graph(executable, stream)
         if status != self._success:
             raise DriverError("cuGraphLaunch", status.name)
@@ -226,5 +226,5 @@ class Driver:
     def destroy_graph(self, graph: int) -> None:
         self.call("cuGraphDestroy", graph)
 
-    def destroy_graph_executable(self, executable: int) -> None:
+    def destroy_graph_executable(self, executable: Any) -> None:
         self.call("cuGraphExecDestroy", executable)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from .driver import Driver
 from .launch_code import Launches
@@ -100,7 +101,7 @@ class ReadyGraph:
         self._finalizer.atexit = False
 
 
-def _destroy(driver: Driver, graph: int, executable: int) -> None:
+def _destroy(driver: Driver, graph: int, executable: Any) -> None:
     driver.destroy_graph_executable(executable)
     driver.destroy_graph(graph)
 
