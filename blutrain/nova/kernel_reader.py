@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,11 @@ def kernel_text(op: ir.Operation | ir.OpView) -> str:
     """See `kernel.kernel_text`."""
     # A detached copy: printed in place, MLIR would number the values of the whole step for every kernel.
     copy = op.operation.clone(ip=False)
-    text = copy.get_asm(enable_debug_info=False, print_generic_op_form=True, use_local_scope=True)
+    return _normal(str(copy.get_asm(enable_debug_info=False, print_generic_op_form=True, use_local_scope=True)))
+
+
+@functools.lru_cache(maxsize=1024)  # equal layers print the same, and every pass asks again
+def _normal(text: str) -> str:
     text = text[text.index('"nova.kernel"(') :]
     text = re.sub(r'^"nova\.kernel"\([^)]*\)', '"nova.kernel"()', text)
     names: dict[str, str] = {}
