@@ -15,9 +15,11 @@ from loops import Net, batches, make, state
 from replay_support import programs
 
 import blutrain as bt
-from blutrain import nova
+from blutrain import nn, nova
+from blutrain.errors import CompileRefused
 from blutrain.nn import functional as F
 from blutrain.optim import SGD
+from blutrain.tensor.device import Device
 
 EXECUTORS = pytest.mark.parametrize("executor", ["interpreter", "program"])
 
@@ -439,3 +441,36 @@ def test_memory_of_a_failed_compile_is_released(monkeypatch):
     assert len(calls) == 1 and sum("broken on purpose" in str(w.message) for w in caught) == 1
     assert programs(model) == 0
     assert_same(state(model), state(expected), exact=False)
+
+
+class _Squares(nn.Module):
+    def forward(self, x):
+        return (x * x).sum()
+
+
+def on_a_gpu(x: bt.Tensor) -> bt.Tensor:
+    """A tensor that says it is on a GPU."""
+    cuda = Device("cuda")
+    return bt.Tensor._wrap(x.numpy(), cuda, x._aval)
+
+
+def test_a_module_without_parameters_runs_where_its_arguments_are(monkeypatch):
+    """And what another device's module left pending is done first."""
+    flushed = []
+    monkeypatch.setattr("blutrain.nova.record.flush_log", lambda recorder, log: flushed.append(log.device))
+    model, other = _Squares(), _Squares()
+    model.compile()
+    other.compile()
+    x = bt.tensor([1.0, 2.0])
+    model(on_a_gpu(x))
+    assert nova.recorder().log.device is Device("cuda")
+    other(x)
+    assert nova.recorder().log.device is Device("cpu") and flushed == [Device("cuda")]
+
+
+def test_arguments_on_another_device_than_the_module():
+    model, x = nn.Linear(2, 2), bt.tensor([[1.0, 2.0]])
+    model.compile(strict=True)
+    with pytest.raises(CompileRefused, match="on several devices: cuda:0 and cpu"):
+        model(on_a_gpu(x))
+    assert model(x).detach().numpy().shape == (1, 2)

@@ -23,7 +23,7 @@ from .. import config
 from ..nn.compile_options import CompileOptions
 from ..nn.module import Module
 from ..nn.parameter import Parameter
-from ..tensor.device import cpu
+from ..tensor.device import Device
 from ..tensor.dtype import get_default_dtype
 from ..tensor.tensor import Tensor, storage_epoch, structure_epoch
 from .steps import has_hooks, memory
@@ -121,12 +121,12 @@ class CompiledModule:
         return list(self._module().modules())
 
     @property
-    def device(self):
-        """The device of the module's parameters (the CPU where it has none)."""
+    def device(self) -> Device | None:
+        """The device of the module's parameters and buffers; None where it has none."""
         epoch = storage_epoch.value, structure_epoch.value
         if self._device_epoch != epoch:
             tensor = next(itertools.chain(self._module().parameters(), self._module().buffers()), None)
-            self._device, self._device_epoch = cpu if tensor is None else tensor.device, epoch
+            self._device, self._device_epoch = None if tensor is None else tensor.device, epoch
         return self._device
 
     def tensor_inputs(self) -> list[Tensor | None]:

@@ -17,6 +17,7 @@ from .. import config
 from ..errors import message, user_location
 from ..tensor import dispatch
 from ..tensor.aval import NeedsValue, plain_number
+from ..tensor.device import Device, cpu
 from ..tensor.primitive import TABLE, Primitive
 from ..tensor.tensor import Tensor
 from .compiled import CompiledModule, random_state
@@ -79,7 +80,10 @@ class Recorder(GradientEvents):
         fresh = plain_operands(args) if is_first and not kwargs and not inputs[2] else None
         if fresh is None:
             map_tree(inputs, Tensor, self._realize)
-        log = self.log or self._begin(compiled.device)
+        device = self._device_of_call(compiled, inputs, fresh)
+        if device is None:
+            return NotImplemented
+        log = self.log or self._begin(device)
         log.owner = log.owner or compiled
         if fresh is None:
             key = self._call_key(log, compiled, state, inputs)
@@ -91,6 +95,21 @@ class Recorder(GradientEvents):
         if not grad and self.log is log:
             self.flush()
         return result
+
+    def _device_of_call(self, compiled: CompiledModule, inputs: tuple, fresh: dict | None) -> Device | None:
+        """The device of a module's state and arguments; None, and the call runs eagerly, where they are on several."""
+        tensors: list[Tensor] = [] if fresh is None else list(fresh.values())
+        if fresh is None:
+            map_tree(inputs, Tensor, tensors.append)
+        device = compiled.device or (tensors[0].device if tensors else cpu)
+        for tensor in tensors:
+            if tensor.device is not device:
+                detail = f"{tensor.device} and {device}"
+                refuse("devices", Location(*user_location()), strict=compiled.options.strict, detail=detail)
+                return None
+        if self.log is not None and self.log.device is not device:
+            self.flush()
+        return device
 
     def _call_key(self, log: Log, compiled: CompiledModule, state, inputs: tuple) -> tuple | None:
         """The key of a call; None for one that has to run eagerly."""

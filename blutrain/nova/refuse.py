@@ -22,6 +22,7 @@ REASONS = {
     "programs": "more kinds of steps than max_programs",
     "unsupported": "nova cannot compile an operation of the step",
     "device": "nova generates no code for this device",
+    "devices": "the call's tensors are on several devices",
     "argument": "an argument of the call is neither a tensor nor a hashable Python value",
 }
 
