@@ -388,9 +388,24 @@ def fails(how):
             os._exit(7)
         if how == "return":
             return
+        if how == "leave":
+            sys.exit(3)
         if how == "sleep":
             time.sleep(60)
     distributed.all_reduce(bt.ones(3), "mean")
+
+
+def sleeps_first():
+    if os.environ["RANK"] == "1":
+        time.sleep(60)
+    distributed.init_process_group(timeout=2)
+    distributed.all_reduce(bt.ones(1))
+
+
+def sleeps_before_mpi():
+    if distributed.init_process_group(timeout=2).rank == 1:
+        time.sleep(60)
+    distributed.all_reduce(bt.ones(1))
 
 
 def compiles():

@@ -16,7 +16,8 @@ def environment(**more) -> dict[str, str]:
     """That of a shell in which nobody launched anything."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PMI_RANK", "SLURM_PROCID")
     kept = {k: v for k, v in os.environ.items() if k not in names}
-    return {**kept, "PYTHONPATH": str(ROOT), **more}
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**kept, "PYTHONPATH": path, **more}
 
 
 def start(ranks: int, *command: str, options: tuple[str, ...] = (), **env) -> subprocess.Popen:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed_support import PROGRAMS, ROOT, environment, launch, program, start
+from distributed_support import LAUNCH, PROGRAMS, ROOT, environment, launch, program, start
 from safetensors.numpy import load_file
 
 pytest.importorskip("mpi4py", reason="needs blutrain[distributed]")
@@ -193,13 +193,26 @@ def test_an_exit_status_is_passed_on():
     assert status == 7 and err.endswith("its last output:\ngiving up\n")
 
 
+@pytest.mark.parametrize("how", ["sleeps_first", "sleeps_before_mpi"])
+def test_a_rank_that_never_starts_is_named(how):
+    status, _, err = program(2, how)
+    assert status == 1
+    last = err.partition("its last output:\n")[2]
+    assert "CollectiveTimeout: the start of MPI (collective 1): rank 1 did not come within 2 s" in last
+
+
+def test_an_exit_status_is_told_from_those_that_it_causes():
+    status, _, err = program(2, "fails", "leave")
+    assert status == 3 and "launch: rank 1 failed with exit status 3" in err
+
+
 @pytest.mark.parametrize("how, said", [("sleep", "rank 1 did not come within 2 s"), ("return", "rank 1 ended without")])
 def test_a_rank_that_never_arrives_is_named(how, said):
     status, _, err = program(2, "fails", how)
     assert status == 1
     last = err.partition("its last output:\n")[2]
-    assert f"CollectiveTimeout: all_reduce mean float32[3] (collective 2): {said}" in last
-    assert "rank 1: last in all_reduce sum float32[1] (collective 1)" in last
+    assert f"CollectiveTimeout: all_reduce mean float32[3] (collective 3): {said}" in last
+    assert "rank 1: last in all_reduce sum float32[1] (collective 2)" in last
 
 
 def test_a_rank_that_compiles_is_waited_for():
@@ -249,6 +262,31 @@ def test_mpiexec_starts_ranks():
     command = [mpiexec, "-n", "2", sys.executable, PROGRAMS, "started_by"]
     done = subprocess.run(command, env=environment(), cwd=ROOT, timeout=60, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.count("sum 3.0 of 2") == 2, done.stderr
+
+
+def test_the_launcher_works_inside_of_mpiexec():
+    mpiexec = os.path.join(os.path.dirname(sys.executable), "mpiexec")
+    if not os.path.exists(mpiexec):
+        pytest.skip("mpich is not installed beside Python")
+    command = [mpiexec, "-n", "1", *LAUNCH, "--nproc-per-node", "2", PROGRAMS, "started_by"]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, timeout=60, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count("sum 3.0 of 2") == 2, done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="SLURM's first host is to be this one")
+def test_slurm_starts_ranks():
+    variables = {"SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": str(_free_port())}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, PROGRAMS, "started_by"],
+            env=environment(**variables, SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank)),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    assert all("sum 3.0 of 2" in rank.communicate(timeout=60)[0] for rank in ranks)
 
 
 def test_torchrun_starts_ranks():

@@ -156,6 +156,7 @@ def test_a_lost_connection_is_a_lost_rank(server):
     [
         (["--nproc-per-node", "0", "x.py"], "--nproc-per-node must be at least 1"),
         (["no_such_script.py"], "there is no such script"),
+        (["--log-dir", "/proc/nothing", __file__], "--log-dir cannot be used"),
         (["--nnodes", "2", __file__], "several hosts need --master-addr and --master-port"),
         (["--nnodes", "2", "--node-rank", "2", "--master-addr", "a", "--master-port", "1", __file__], "is no host"),
     ],

@@ -57,7 +57,8 @@ def read_world(environment: Mapping[str, str] | None = None) -> World:
     rank, size = _number(env, names[0]), _number(env, names[1], least=1)
     if rank >= size:
         _fail(f"{names[0]}={rank} is no rank of {names[1]}={size}", expected=f"0 <= rank < {size}")
-    speaks_pmi = "PMI_RANK" in env and ("PMI_FD" in env or "PMI_PORT" in env)
+    is_mpiexecs = (env.get("PMI_RANK"), env.get("PMI_SIZE")) == (str(rank), str(size))  # not of one further out
+    speaks_pmi = is_mpiexecs and ("PMI_FD" in env or "PMI_PORT" in env)
     local_rank = _number(env, names[2]) if names[2] in env else rank
     local_size = _number(env, names[3], least=1) if names[3] in env else size
     address, port = _meeting_place(env, size, speaks_pmi)

@@ -73,7 +73,7 @@ class ProcessGroup:
             self._open_store(self.world.address, self.world.port)
         else:
             self._mpi = MpiBackend(self.world, None)
-            self._open_store(*self._meet_by_mpi())
+            self._open_store(*self._meet_by_mpi(self._mpi))
         self.watch = Watch(self.world, self._client(watched=True), timeout)
         self.watch.on_lost = self._abort
 
@@ -89,19 +89,21 @@ class ProcessGroup:
         hello = {"rank": self.rank, "size": self.size, "job": self.world.job, "process": process, "watched": watched}
         return Client(*self._address, hello)
 
-    def _meet_by_mpi(self) -> tuple[str, int]:
+    def _meet_by_mpi(self, mpi: MpiBackend) -> tuple[str, int]:
         """Where MPI's own manager started the ranks: rank 0 opens the store, MPI carries its address."""
         address = socket.gethostname() if self.world.local_size < self.size else "127.0.0.1"
         if self.rank == 0:
             self._server = Server(address, 0, self.size, self.world.job)
-        return self.mpi.comm.bcast((address, self._server.port) if self._server else None)
+        return mpi.comm.bcast((address, self._server.port) if self._server else None)
 
     # ---------------------------------------------------------------- backends
 
     @property
     def mpi(self) -> MpiBackend:
+        """What reduces host memory. Errors: RuntimeError where MPI is missing."""
         if self._mpi is None:
-            self._mpi = MpiBackend(self.world, self.store)
+            with self.watch.starting("MPI"):
+                self._mpi = MpiBackend(self.world, self.store)
         return self._mpi
 
     def backend(self, device: Device) -> Any:
@@ -119,7 +121,7 @@ class ProcessGroup:
 
     def _start_nccl(self, device: Device) -> Any:
         """All ranks come here at their first collective on a GPU. Errors: RuntimeError where two have one GPU."""
-        from .nccl import NcclBackend, Starting, name_of_gpu
+        from .nccl import NcclBackend, name_of_gpu
 
         names = self.exchange("comparing GPUs", name_of_gpu(device))
         for rank, name in enumerate(names):
@@ -127,8 +129,7 @@ class ProcessGroup:
                 help = "tensors belong on distributed.local_device(); one rank for each GPU"
                 rule = f"ranks {first} and {rank} use the same GPU"
                 raise RuntimeError(message("distributed", rule, got=name, location=("", 0), help=help))
-        with Starting() as starting:
-            self.watch.follow(self.watch.enter("starting NCCL"), starting)
+        with self.watch.starting("NCCL"):
             backend = NcclBackend(self.world, self.store, device)
         self.watch.device_fault = backend.fault
         return backend

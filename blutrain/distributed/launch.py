@@ -63,6 +63,14 @@ def check(options: argparse.Namespace) -> None:
         _fail("several hosts need --master-addr and --master-port, the same on each", got=f"--nnodes {options.nnodes}")
     if not options.module and not Path(options.script).is_file():
         _fail("there is no such script", got=options.script)
+    if options.log_dir:
+        try:
+            Path(options.log_dir).mkdir(parents=True, exist_ok=True)
+            fault = "" if os.access(options.log_dir, os.W_OK) else f"{options.log_dir} may not be written to"
+        except OSError as error:
+            fault = str(error)
+        if fault:
+            _fail("--log-dir cannot be used", got=fault)
 
 
 def command(options: argparse.Namespace) -> list[str]:
@@ -75,7 +83,9 @@ def environments(options: argparse.Namespace, port: int, job: str, attempt: int)
     """The environment of each rank of this host."""
     count = options.nproc_per_node
     shared = {
-        **os.environ,
+        **{
+            name: value for name, value in os.environ.items() if not name.startswith("PMI")
+        },  # of an mpiexec further out
         "WORLD_SIZE": str(count * options.nnodes),
         "LOCAL_WORLD_SIZE": str(count),
         "MASTER_ADDR": options.master_addr or "127.0.0.1",

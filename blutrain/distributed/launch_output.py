@@ -26,8 +26,6 @@ class Output:
         self._directory = Path(log_dir) if log_dir else None
         self._logs: dict[int, IO[str]] = {}
         self._append = append
-        if self._directory:
-            self._directory.mkdir(parents=True, exist_ok=True)
 
     def follow(self, rank: int, out: IO[bytes], err: IO[bytes]) -> None:
         """Start reading a rank's two pipes."""

@@ -48,22 +48,6 @@ class Request:
         return bool(self._event.done)
 
 
-class Starting:
-    """Ranks meet in the start of NCCL as in a collective: the watchdog asks it `is_done`."""
-
-    def __init__(self) -> None:
-        self._is_done = False
-
-    def is_done(self) -> bool:
-        return self._is_done
-
-    def __enter__(self) -> Starting:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._is_done = True
-
-
 class NcclBackend:
     """One communicator of all ranks, this one on `device`. Errors: RuntimeError where NCCL or the GPU is missing."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import sys
 import threading
 import time
 import uuid
@@ -18,6 +19,7 @@ from ..errors import message
 
 MAGIC = "blutrain-store-1"
 CONNECT_SECONDS = 300.0  # how long the other ranks wait for rank 0 to listen
+SILENT_SECONDS = 10.0  # until they say so
 
 
 class StoreError(RuntimeError):
@@ -191,7 +193,7 @@ class Client:
 
 def _connect(address: str, port: int, seconds: float) -> socket.socket:
     """Tries until rank 0 listens."""
-    until, pause = time.monotonic() + seconds, 0.01
+    until, pause, says_at = time.monotonic() + seconds, 0.01, time.monotonic() + SILENT_SECONDS
     while True:
         try:
             connection = socket.create_connection((address, port), timeout=max(1.0, until - time.monotonic()))
@@ -203,6 +205,9 @@ def _connect(address: str, port: int, seconds: float) -> socket.socket:
                 help = "is rank 0 running, and MASTER_ADDR the address of its host?"
                 rule = f"nobody answers at {address}:{port} (MASTER_ADDR, MASTER_PORT)"
                 raise StoreError(_text(rule, got=f"{fault} for {seconds:.0f} s", help=help)) from fault
+            if time.monotonic() > says_at:
+                print(f"distributed: waiting for rank 0 at {address}:{port} ({fault})", file=sys.stderr, flush=True)
+                says_at = until
         time.sleep(pause)
         pause = min(2 * pause, 0.5)
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 from ..errors import message
@@ -38,6 +39,15 @@ class Entry:
         return f"{self.name} (collective {self.number})"
 
 
+class _Start:
+    """The start of a library, as `follow` takes it."""
+
+    is_over = False
+
+    def is_done(self) -> bool:
+        return self.is_over
+
+
 class Watch:
     """What this rank knows of the others, kept up to date by a thread."""
 
@@ -60,6 +70,16 @@ class Watch:
         self._names[self._entered] = name
         self._names.pop(self._entered - KEPT, None)
         return Entry(self._entered, name)
+
+    @contextlib.contextmanager
+    def starting(self, library: str) -> Iterator[None]:
+        """Ranks meet in the start of a library as in a collective, but nothing can interrupt one that waits there."""
+        start = _Start()
+        self.follow(self.enter(f"the start of {library}"), start)
+        try:
+            yield
+        finally:
+            start.is_over = True
 
     def follow(self, entry: Entry, request: Any) -> None:
         """Look after a collective that nobody waits for on the host (a GPU's): what `check` would raise ends this rank."""
@@ -95,7 +115,10 @@ class Watch:
         help = (
             "all ranks must call the same collectives in the same order; timeout= of init_process_group gives more time"
         )
-        return message(str(entry), rule, got="\n    ".join(["", *lines]), help=help)
+        got = "\n    ".join(["", *lines])
+        if threading.current_thread() is self._thread:  # which runs no line of the user's
+            return message(str(entry), rule, got=got, help=help, location=("", 0))
+        return message(str(entry), rule, got=got, help=help)
 
     def _whereabouts(self, rank: int, entry: Entry) -> str:
         state = self.states.get(rank)
@@ -161,8 +184,7 @@ class Watch:
         try:
             answer = self._client.ask(request)
         except (OSError, ValueError):
-            if self._end is None:
-                self.lost.setdefault(0, "its process is gone")
+            self.lost.setdefault(0, "its process is gone")
             return False
         self.states = {int(rank): state for rank, state in answer["states"].items()}
         lost = {int(rank): why for rank, why in answer["lost"].items() if int(rank) != self.world.rank}
