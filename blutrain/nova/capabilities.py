@@ -30,6 +30,7 @@ class Capabilities:
     prologues: operands of products pass through registers, so elementwise operations on them cost no memory; else
     products read tensors as they lie in memory.
     row_sums: products may sum the rows of their results, too, not the columns alone.
+    vector_sums: a product with a vector is better made as a sum, by row and column kernels.
     is_wide: arithmetic on elements costs next to nothing beside loading them; whatever saves a load is worth it.
     k_major_tf32: TF32 products want operands that are contiguous along the summed axis; one of the two may run along
     its own axis at some cost, not both.
@@ -39,6 +40,7 @@ class Capabilities:
     name: str
     prologues: bool
     row_sums: bool
+    vector_sums: bool
     is_wide: bool
     k_major_tf32: bool
     logits_bytes: int
@@ -48,9 +50,9 @@ class Capabilities:
 # 64 MiB of logits leave a CPU's cache on the way from product to softmax and back, whatever the chunk; with 512 rows a
 # weight of 4 bytes is read three times for 3 * 1024 operations. On a GPU 1024 (f32) or 2048 (bf16) rows of 50304
 # classes fill the device with whole waves of tiles and keep the passes over the gradient of the weights few.
-_CPU = Capabilities("cpu", True, False, False, False, 64 * _MIB, 512)
-_GPU = Capabilities("cuda", False, False, True, False, 200 * _MIB, 1024)
-_HOPPER = Capabilities("cuda", False, True, True, True, 200 * _MIB, 1024)
+_CPU = Capabilities("cpu", True, False, True, False, False, 64 * _MIB, 512)
+_GPU = Capabilities("cuda", False, False, False, True, False, 200 * _MIB, 1024)
+_HOPPER = Capabilities("cuda", False, True, False, True, True, 200 * _MIB, 1024)
 
 
 def capabilities(facts) -> Capabilities:

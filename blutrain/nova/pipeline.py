@@ -14,6 +14,7 @@ GRAPH = (
     "canonicalize",
     "choose_saved",
     "insert_buckets",
+    "reduce_vectors",
 )
 
 # From simple primitives to a host program.
