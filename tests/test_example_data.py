@@ -145,7 +145,13 @@ def test_a_resumed_run_takes_its_flags_from_the_checkpoint():
 
 
 @pytest.mark.parametrize(
-    "flags", [["--n-embed", "3"], ["--n-embd", "0"], ["--dropout", "1"], ["--device", "tpu"], ["--steps", "x"]]
+    "flags",
+    [
+        *(["--n-embed", "3"], ["--n-embd", "0"], ["--dropout", "1"], ["--device", "tpu"], ["--steps", "x"]),
+        *(["--lr", "-1"], ["--lr", "nan"], ["--clip", "-1"], ["--clip", "inf"], ["--weight-decay", "x"]),
+        *(["--seed", "-1"], ["--seed", str(2**64)], ["--sample-tokens", "-3"]),
+    ],
+    ids=" ".join,
 )
 def test_bad_flags_end_with_a_usage_message(flags, capsys):
     with pytest.raises(SystemExit) as caught:

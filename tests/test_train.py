@@ -193,6 +193,26 @@ sys.exit(train.main([]))
     assert (out / "checkpoint.safetensors").read_bytes() == before
 
 
+def test_a_run_goes_on_where_its_curve_cannot_be_written(tmp_path, data, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("examples.gpt_mlp.curve.LossCurve.add", full)
+    out = tmp_path / "out"
+    assert main(flags(data, out, "eager", "--steps", 3)) == 0
+    assert "warning: step 1 is not written: [Errno 28] No space left" in capsys.readouterr().err
+    assert (out / "checkpoint.safetensors").is_file()
+
+
+def test_ctrl_c_before_the_first_step_says_so(tmp_path, data, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("examples.gpt_mlp.train.load_corpus", interrupted)
+    assert main(flags(data, tmp_path / "out")) == 130
+    assert "stopped before the first step" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("more", "text"),
     [
@@ -201,7 +221,7 @@ sys.exit(train.main([]))
         (["--precision", "tf32"], "tf32 is a precision of GPUs"),
         (["--block-size", "100000"], "too little training text"),
         (["--vocab-size", "100"], "the data has token"),
-        (["--lr", "-1"], "lr is out of range"),
+        (["--out", "/proc/nothing/here"], "no folder can be made"),
     ],
 )
 def test_bad_input_is_named_before_anything_happens(tmp_path, data, more, text, capsys):

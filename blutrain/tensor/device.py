@@ -67,7 +67,7 @@ def _parse(name, index: int | None) -> tuple[str, int | None]:
 @functools.cache
 def _cupy():
     """CuPy, once it is known to work. Errors: RuntimeError that says what is missing."""
-    need = "an NVIDIA GPU with its driver, and CuPy (pip install blutrain[cuda])"
+    need = "an NVIDIA GPU with its driver, and CuPy (pip install blutrain[cuda12] or [cuda13])"
     try:
         import cupy
     except Exception as fault:  # CuPy raises what its missing libraries raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 FIELDS = ("step", "loss", "val_loss")
@@ -14,10 +15,12 @@ class LossCurve:
     def __init__(self, folder: Path, from_step: int = 0):
         self.path = folder / "loss.csv"
         kept = [row for row in self.read() if int(row["step"]) <= from_step] if from_step else []
-        with open(self.path, "w", newline="") as file:
+        unfinished = self.path.with_suffix(".tmp")
+        with open(unfinished, "w", newline="") as file:
             writer = csv.DictWriter(file, FIELDS)
             writer.writeheader()
             writer.writerows(kept)
+        os.replace(unfinished, self.path)
 
     def add(self, step: int, loss: float, val_loss: float | None) -> None:
         with open(self.path, "a", newline="") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import Any
 
 from blutrain.errors import message
@@ -74,7 +75,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     add("--block-size", type=positive, help="tokens a window (256)")
     add("--grad-accum", type=positive, help="micro-batches a step (1)")
     add("--dropout", type=fraction, help="probability (0)")
-    add("--seed", type=int, help="of weights, data order and dropout (0)")
+    add("--seed", type=seed, help="of weights, data order and dropout (0)")
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -91,9 +92,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--tokenizer", choices=["byte", "bpe"], help="byte (default), or byte pairs trained on the data and cached")
     add("--steps", type=positive, help="length of the learning-rate schedule (600)")
     add("--stop-after", type=positive, metavar="N", help="stop, with a checkpoint, after step N of the schedule")
-    add("--lr", type=float, help="peak learning rate (1e-3)")
-    add("--clip", type=float, help="largest gradient norm, 0 for none (1.0)")
-    add("--weight-decay", type=float, help="of matrices (0.1)")
+    add("--lr", type=amount, help="peak learning rate (1e-3)")
+    add("--clip", type=amount, help="largest gradient norm, 0 for none (1.0)")
+    add("--weight-decay", type=amount, help="of matrices (0.1)")
     add("--data", help="a text file, a folder of text, or a .bin of uint16 tokens (default: Python's standard library)")
     add("--out", metavar="DIR", help="where checkpoint, loss curve and sample go (runs/gpt_mlp)")
     add("--resume", action="store_const", const=True, help="continue from the checkpoint in --out, bit for bit")
@@ -108,7 +109,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         const=True,
         help="several ranks: each keeps and updates its part of the optimizer's state (ZeRO-1)",
     )
-    add("--sample-tokens", type=int, metavar="N", help="length of the sample at the end (300)")
+    add("--sample-tokens", type=natural, metavar="N", help="length of the sample at the end (300)")
     return parser.parse_args(argv)
 
 
@@ -136,18 +137,26 @@ def model_config(options: argparse.Namespace) -> Config:
     return Config(options.vocab_size, options.block_size, options.n_embd, options.n_layer, options.dropout)
 
 
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer of at least 1, got {text}")
-    return value
+def _number(kind: type, low: float, high: float, expected: str):
+    """A type of flags: a number of `kind` in low <= x < high."""
+
+    def parse(text: str):
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not low <= value < high:
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text}")
+        return value
+
+    return parse
 
 
-def fraction(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"expected 0 <= p < 1, got {text}")
-    return value
+positive = _number(int, 1, math.inf, "an integer of at least 1")
+natural = _number(int, 0, math.inf, "an integer of at least 0")
+seed = _number(int, 0, 2**64, "an integer from 0 to 2**64 - 1")
+fraction = _number(float, 0, 1, "0 <= p < 1")
+amount = _number(float, 0, math.inf, "a finite number of at least 0")
 
 
 def _preset(name: str | None) -> dict[str, int]:

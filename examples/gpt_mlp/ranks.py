@@ -6,6 +6,9 @@ python -m blutrain.distributed.launch --nproc-per-node 2 -m examples.gpt_mlp.tra
 from __future__ import annotations
 
 import contextlib
+import shlex
+import sys
+from pathlib import Path
 from typing import Any
 
 import blutrain as bt
@@ -63,7 +66,9 @@ class Ranks:
     def command(self) -> str:
         """How this program was started."""
         launch = f"blutrain.distributed.launch --nproc-per-node {self.size} -m " if distributed.is_launched() else ""
-        return f"python -m {launch}examples.gpt_mlp.train"
+        python = Path(sys.executable)
+        python = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
+        return f"{shlex.quote(str(python))} -m {launch}examples.gpt_mlp.train"
 
 
 def restarted(checkpoint: Any) -> bool:

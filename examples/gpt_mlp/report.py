@@ -61,12 +61,12 @@ class JsonLines:
         self._file = None
         if path is not None:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(path, "a" if append else "w")
+            self._file = open(path, "ab" if append else "wb", buffering=0)
 
     def write(self, record: dict[str, Any]) -> None:
+        """Errors: OSError; the line is then written partly or not at all."""
         if self._file is not None:
-            self._file.write(json.dumps(record) + "\n")
-            self._file.flush()
+            self._file.write(json.dumps(record).encode() + b"\n")
 
     def close(self) -> None:
         if self._file is not None:

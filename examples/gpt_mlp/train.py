@@ -202,16 +202,15 @@ def log(
     with clock.paused():
         if due or run.step % run.options.eval_every == 0:
             record["val_loss"] = evaluate(run)
-        if curve is not None:
-            print(progress_line(record, run.options.steps), flush=True)
-            lines.write(record)
-            curve.add(run.step, loss, record.get("val_loss"))
-        if "val_loss" in record and not due:
-            try:
+        try:  # a full disk need not end the run: there may be room at the next save
+            if curve is not None:
+                print(progress_line(record, run.options.steps), flush=True)
+                lines.write(record)
+                curve.add(run.step, loss, record.get("val_loss"))
+            if "val_loss" in record and not due:
                 save(run)
-            except checkpoint.CheckpointError as fault:
-                # A full disk need not end the run: there may be room at the next save.
-                print(f"warning: {fault}", file=sys.stderr, flush=True)
+        except (checkpoint.CheckpointError, OSError) as fault:
+            print(f"warning: step {run.step} is not written: {fault}", file=sys.stderr, flush=True)
 
 
 def what_is_saved(run: Run) -> str:
@@ -276,20 +275,35 @@ def main(argv: list[str] | None = None) -> int:
     """The program; returns its exit status: 0, 1 if training failed, 2 for bad input, 130 after Ctrl-C."""
     try:
         run = prepare(argv)
-        Path(run.options.out).mkdir(parents=True, exist_ok=True)
+        make_folder(run.options.out)
     except (ValueError, OSError, ImportError, RuntimeError) as fault:
         print(f"error: {fault}", file=sys.stderr)
         return 2
-    if run.ranks.is_first:
-        print(describe(run), flush=True)
+    except KeyboardInterrupt:
+        print("stopped before the first step", file=sys.stderr)
+        return 130
     try:
-        train(run)
+        return run_to_its_end(run)
     except (TrainingError, checkpoint.CheckpointError, OSError) as fault:
         print(f"error: {fault}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"stopped; {what_is_saved(run)}", file=sys.stderr)
         return 130
+
+
+def make_folder(path: str) -> None:
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise ValueError(message("--out", "no folder can be made", got=str(fault), location=("", 0))) from fault
+
+
+def run_to_its_end(run: Run) -> int:
+    """Train, say what there is now, and return the exit status: 0, or 130 after Ctrl-C."""
+    if run.ranks.is_first:
+        print(describe(run), flush=True)
+    train(run)
     if not run.ranks.is_first:
         return 130 if run.interrupted else 0
     if run.step < run.options.steps:
