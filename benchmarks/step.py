@@ -4,9 +4,9 @@
     python benchmarks/step.py --device cuda --presets all --precisions tf32,bf16 --peers compile --json FILE
 
 All subjects of a size run interleaved in one process, round by round, so that a noisy machine is noisy for all; figures
-are medians over rounds. No clipping (--clip) and no accumulation (--grad-accum) unless asked. --peers: some of torch,
-compile, reduce-overhead (torch.compile into CUDA graphs, the optimizer's step too) and jax; a peer that fails is
-reported with its error. In the JSON, for each subject:
+are medians over rounds of some steps in a row, waited for once. No clipping (--clip) and no accumulation (--grad-accum)
+unless asked. --peers: some of torch, compile, reduce-overhead (torch.compile into CUDA graphs, the optimizer's step too)
+and jax; a peer that fails is reported with its error. In the JSON, for each subject:
 
 ms, tokens_per_s    median of a step
 ratio               a peer's (or eager's) milliseconds by blutrain's
