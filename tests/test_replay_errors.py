@@ -18,7 +18,7 @@ import blutrain as bt
 from blutrain import nn, nova
 from blutrain.errors import CompileRefused
 from blutrain.nn import functional as F
-from blutrain.optim import SGD
+from blutrain.optim import SGD, AdamW
 from blutrain.tensor.device import Device
 
 EXECUTORS = pytest.mark.parametrize("executor", ["interpreter", "program"])
@@ -93,6 +93,42 @@ def test_check_in_a_step_that_compiles_first():
         train(model, optimizer, [(x, y * 0 + 9)])
     assert_same(state(model), before)
     assert np.isfinite(train(model, optimizer, [(x, y)])[0])
+
+
+class TwoTables(nn.Module):
+    """Several value checks in one step: two tables and a loss with targets."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Embedding(7, 5), nn.Embedding(11, 5)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, i, j, target):
+        return F.cross_entropy(self.head(self.first(i) + self.second(j)), target)
+
+
+@pytest.mark.parametrize("at", range(3))
+@EXECUTORS
+def test_each_of_several_checks_prevents_all_updates(executor, at, executor_of):
+    executor_of(executor)
+    bt.manual_seed(0)
+    model = TwoTables().compile()
+    optimizer = AdamW(model.parameters(), lr=0.1)
+
+    def step(numbers: list) -> None:
+        loss = model(*(bt.tensor(n) for n in numbers))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    good = [[1, 2], [3, 4], [0, 2]]
+    for _ in range(3):
+        step(good)
+    before = everything(model, optimizer)
+    with pytest.raises(ValueError, match="out of range"):
+        step([*good[:at], [99, 1], *good[at + 1 :]])
+    assert_same(everything(model, optimizer), before)
+    step(good)
 
 
 @EXECUTORS

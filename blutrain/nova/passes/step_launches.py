@@ -185,7 +185,8 @@ class StepLaunches:
     def _read_check(self, op: ir.Operation, buffer: int) -> None:
         message = ir.StringAttr(op.attributes["message"]).value
         self.buffers[buffer].is_flag = True
-        self.guard = buffer
+        if message == GUARD or self.guard is None:  # a single check is its own guard
+            self.guard = buffer
         if message != GUARD:
             self.checks.append(CheckedFlag(buffer, message, op))
 
