@@ -62,6 +62,11 @@ class DataParallel(Module):
             set_reducer(parameter, self._reducer)
         random.default_generator.stream = group.rank  # from here on ranks draw different numbers
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's result. Errors: RuntimeError where the model's parameters are not those that were wrapped."""
+        self._reducer.require_planned(self.module)
+        return super().__call__(*args, **kwargs)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The model's result."""
         return self.module(*args, **kwargs)

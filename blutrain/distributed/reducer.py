@@ -15,10 +15,11 @@ from typing import Any
 
 from ..autograd.hooks import sharing, syncing
 from ..errors import message
+from ..nn.module import Module
 from ..tensor import dispatch
 from ..tensor.aval import Aval
 from ..tensor.primitive import NotDifferentiable, Parts, define
-from ..tensor.tensor import Tensor
+from ..tensor.tensor import Tensor, storage_epoch, structure_epoch
 from .buckets import Bucket, plan_buckets
 from .collectives import COLLECTIVE, all_reduce, compiled
 from .group import ProcessGroup, get_group
@@ -63,7 +64,24 @@ class Reducer:
             sharing.add(self)
         self._flat: dict[int, Any] = {}  # bucket -> its array
         self._views: dict[int, list[Tensor]] = {}  # bucket -> the members' gradients
+        self._epochs = 0, 0
         self.reset()
+
+    def require_planned(self, model: Module) -> None:
+        """Errors: RuntimeError for a parameter that is trained, or of another type, only since the plan was made: its
+        gradients would not be averaged.
+        """
+        epochs = structure_epoch.value, storage_epoch.value
+        if epochs == self._epochs:
+            return
+        for name, p in model.named_parameters():
+            bucket, _ = self._place.get(id(p), (None, 0))
+            if p.requires_grad and (bucket is None or (bucket.dtype, bucket.device) != (p.dtype, p.device)):
+                expected = "no gradient of it" if bucket is None else f"{bucket.dtype.short} on {bucket.device}"
+                rule, help = f"{name} has changed since the model was wrapped", "wrap it again: DataParallel(model)"
+                got = f"{p.dtype.short} on {p.device}"
+                raise RuntimeError(message("DataParallel", rule, expected=expected, got=got, help=help))
+        self._epochs = epochs
 
     def shard_of(self, leaf: Tensor) -> Shard | None:
         """The part of a parameter that this rank updates; None: all of it."""
