@@ -16,6 +16,7 @@ import blutrain
 from blutrain import nn
 from blutrain.nova import capabilities as targets
 from blutrain.nova import execute, pipeline
+from blutrain.nova.aot import compile_for
 from blutrain.nova.dialect import create_context
 from blutrain.nova.import_trace import import_trace
 from blutrain.nova.interpret import interpret
@@ -25,6 +26,7 @@ from blutrain.nova.passes.driver import Settings, run_passes
 from blutrain.nova.passes.set_precision import PRECISION
 from blutrain.nova.passes.step_launches import StepLaunches
 from blutrain.nova.target_gpu import gpu_facts
+from blutrain.tensor.device import Device
 
 VOCABULARY, WIDTH, LAYERS, BATCH, LENGTH = 56, 16, 2, 2, 96
 CHUNKS = 3
@@ -47,11 +49,14 @@ class Model(nn.Module):
         self.h = nn.ModuleList(Block() for _ in range(LAYERS))
         self.ln_f, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
 
-    def forward(self, idx, target):
+    def forward(self, idx, target=None):
         x = self.wte(idx) + self.wpe.weight[: idx.shape[1]]
         for block in self.h:
             x = block(x)
-        return nn.functional.cross_entropy(self.head(self.ln_f(x)).reshape(-1, VOCABULARY), target.reshape(-1))
+        logits = self.head(self.ln_f(x))
+        if target is None:
+            return logits
+        return nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), target.reshape(-1))
 
 
 class Recorded(Exception):
@@ -61,6 +66,11 @@ class Recorded(Exception):
 @pytest.fixture(scope="module")
 def step():
     """(trace, the values of its inputs) of a step with forward, backward and AdamW."""
+    return recorded(lambda model, ids, target: model(ids, target))
+
+
+def recorded(loss_of):
+    """As `step`, of any loss."""
     blutrain.manual_seed(0)
     model = Model()
     optimizer = blutrain.optim.AdamW(model.parameters(), lr=0.01)
@@ -76,7 +86,7 @@ def step():
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Recorded):
         patch.setattr(execute, "interpret", note)
         model.compile()
-        loss = model(blutrain.tensor(ids), blutrain.tensor(target))
+        loss = loss_of(model, blutrain.tensor(ids), blutrain.tensor(target))
         loss.backward()
         optimizer.step()
         loss.item()
@@ -230,3 +240,23 @@ def test_updates_stand_right_behind_the_last_gradient(step, monkeypatch):
             if plan.writes_state(launch):
                 made = [w for b in launch.operands for w in plan.writers(b)]
                 assert launch_number - max(made) <= 6
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_a_loss_outside_of_the_model(arch, monkeypatch):
+    """Ids of two dimensions and targets that come flat: checks over equal loops of other shapes share no kernel."""
+
+    def outside(model, ids, target):
+        flat = blutrain.tensor(target.numpy().reshape(-1))
+        return nn.functional.cross_entropy(model(ids).reshape(-1, VOCABULARY), flat)
+
+    trace, values = recorded(outside)
+    compile_for(dataclasses.replace(trace, device=Device("cuda")), gpu_facts(arch), "tf32")
+    _plans.clear()
+    outputs, states = run(planned(trace, "tf32", monkeypatch), trace, values)
+    _plans.clear()
+    wanted, updated = expected(trace, values)
+    for got, want in zip(outputs, wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5)
+    for number, state in states.items():
+        np.testing.assert_allclose(state, updated[number], rtol=1e-3, atol=1e-4)

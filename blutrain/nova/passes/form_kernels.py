@@ -91,11 +91,19 @@ def _merge_small(groups: Groups) -> None:
         is_total = group.anchor == ROW and len(group.reduced) == len(extents)
         if not extents or prod(extents) > SMALL or not (is_update or is_total):
             continue
-        into = open_.get((group.anchor, extents))
+        key = group.anchor, extents, _shapes(group)
+        into = open_.get(key)
         if into is not None and len(into.roots) + len(group.roots) > MAX_RESULTS:
             into = None
         if into is None or not groups.try_merge(into, group, tuple(range(len(extents)))):
-            open_[group.anchor, extents] = group
+            open_[key] = group
+
+
+def _shapes(group: Group) -> frozenset[tuple[int, ...]]:
+    """The shapes of what a group goes over: the same loops may be one dimension of one tensor and two of another."""
+    size = prod(group.extents)
+    values = [value for root in group.roots for value in (root.node.result, *(read.value for read in root.leaves))]
+    return frozenset(value.shape for value in values if value.size == size)
 
 
 def _take_epilogues(groups: Groups, roots: Roots) -> None:
