@@ -169,6 +169,19 @@ FOUND = {
     "a part of nothing": small(
         [(0, 7)], [], Instruction("flip", (1,), (1, 2)), Instruction("sum", (2,), ((0,), False))
     ),
+    "a sum along which neither factor varies": small(
+        [(2,)], [], Instruction("expand", (1,), (1, 5)), Instruction("gram", (2,))
+    ),
+    "computed once, read in parts only": small(
+        [(2, 2, 2)],
+        [],
+        Instruction("softmax", (1,), (2,)),
+        Instruction("concat", (2, 1), (2,)),
+        Instruction("stack", (2, 1), (1,)),
+    ),
+    "a factor that the step keeps, in a product of one number": small(
+        [(3, 1)], [(1, 1)], Instruction("plain linear", (1,), (0,)), Instruction("select", (2,), (0, 1))
+    ),
     "no rows added": small([(0, 1)], [], Instruction("index_add", (1, 1, 0), (1,))),
 }
 

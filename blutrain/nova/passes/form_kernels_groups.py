@@ -320,7 +320,7 @@ def _reads_in_place(roots: list[Root], places: dict[int, tuple[int, ...]]) -> bo
             source = source_node(read)
             if source is None or source.number not in by_number:
                 continue
-            if root.node.kind in (GATHER, SCATTER, SCAN, LOOKUP):
+            if root.node.kind in (CONTRACT, GATHER, SCATTER, SCAN, LOOKUP):
                 return False  # they read memory
             made = places[source.number]
             wanted = [made[loop] for loop in by_number[source.number].loops.result]

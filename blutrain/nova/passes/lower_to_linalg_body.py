@@ -63,9 +63,12 @@ class BodyWriter:
         apart = {n.number for n in self.graph.nodes if n.kind in (REDUCE, CONTRACT, GATHER, SCATTER, SCAN, LOOKUP)}
         apart |= {v.node.number for v in self.graph.outputs if v.node is not None and v.node.kind in (MAP, VIEW)}
         readers: dict[int, set[int]] = {}
+        in_parts: set[int] = set()
         for node in reversed(self.graph.nodes):
             above = {node.number} if node.number in apart else readers.get(node.number, set())
-            wide = node.kind == MAP and node.operands and node.number not in apart and not _is_read_in_parts(node)
+            if node.number not in apart and _is_read_in_parts(node, in_parts):
+                in_parts.add(node.number)
+            wide = node.kind == MAP and node.operands and node.number not in apart and node.number not in in_parts
             if wide and ((len(above) > 1 and node.name != "cast") or self._is_read_wider(node)):
                 apart.add(node.number)
                 above = {node.number}
@@ -217,7 +220,11 @@ class BodyWriter:
         if narrow is not None:
             behind = [self.axes.loops(value.node).reads[0] for value in node.operands if value.node is not None]
             reads = [Read(b.value, compose(r.indices, b.indices)) for r, b in zip(reads, behind, strict=True)]
-        factors = [generic.load(*self._factor(read)) for read in reads]
+        places = [self._factor(read) for read in reads]
+        if not loops.reduced <= {i.dim for _, at in places for i in at if i.coefficient == 1 and not i.offset}:
+            self._store(reads[0].value)  # neither factor varies along the sum: one has to tell how long it is
+            places[0] = reads[0]
+        factors = [generic.load(value, at) for value, at in places]
         atoms = self.axes.atoms(node.result)
         total = Scalar("%acc0", dtype)
         a, b = (generic.region.cast(x, dtype) for x in factors)
@@ -273,7 +280,9 @@ def _around(node: Node) -> tuple[int, int, int]:
     return prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
 
 
-def _is_read_in_parts(node: Node) -> bool:
-    """Do all readers look at a part of the result only? Each then computes its own elements."""
+def _is_read_in_parts(node: Node, in_parts: set[int]) -> bool:
+    """Do all readers look at a part of the result only, or backwards? Each then computes its own elements. `in_parts`:
+    the nodes behind of which that is known.
+    """
     users = node.result.users
-    return bool(users) and all(user.kind == VIEW and user.result.size < node.result.size for user in users)
+    return bool(users) and all(user.number in in_parts or (user.kind == VIEW and user.nest.places) for user in users)
