@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import config
 from ..errors import NovaError
@@ -56,8 +56,7 @@ def flush_log(recorder: Recorder, log: Log) -> None:
     log.grad_tensors.clear()
     try:
         held, handles = log.held(), alive(log.handles)
-        graph = _graph(log, held)
-        wanted, views = _wanted(log, graph, handles)
+        graph, wanted, views = _outcome(log, held, handles)
         if log.has_input_views:
             _separate_inputs(log)
         results = _execute(recorder, log, step, wanted)
@@ -76,7 +75,7 @@ def flush_log(recorder: Recorder, log: Log) -> None:
     if views:
         _view(log, results, views)
     if graph is not None and not log.taped:
-        OpenGraph(recorder, log, held, results, graph)
+        OpenGraph(recorder, log, results, graph)
     if log.taped and log.proxies:
         log.ungate()
     _resolve(log, held, handles, results, views)
@@ -93,25 +92,33 @@ def flush_log(recorder: Recorder, log: Log) -> None:
 
 def wanted_trace(log: Log) -> Trace:
     """The trace of a log that is about to be flushed, with what is wanted of it as outputs."""
-    return trace_of(log, sorted(_wanted(log, _graph(log, log.held()), alive(log.handles))[0]))
+    return trace_of(log, sorted(_outcome(log, log.held(), alive(log.handles)).wanted))
 
 
-def _wanted(log: Log, graph: OpenValues | None, handles: list[Handle]) -> tuple[set[int], dict[int, int]]:
-    """Values that somebody holds or a later backward reads, without those that are views; and the views."""
-    wanted = {h.value for h in handles}
-    if graph is not None and graph.made:
-        wanted |= graph.made
-    grads = {value for _, value in log.grads.values()} if log.grads else set()
-    if not log.steps[-1].has_views:
-        return wanted | grads if grads else wanted, {}
-    views = _views(log, wanted, grads)
-    return (wanted | grads) - views.keys(), views
+class Outcome(NamedTuple):
+    """What a flush has to give for what is held.
+
+    graph: what a later backward on tensors still held will read, None where no gradient can flow; wanted: values that
+    somebody holds or that backward reads, without those that are views; views: these, as `_views` gives them.
+    """
+
+    graph: OpenValues | None
+    wanted: frozenset[int]
+    views: dict[int, int]
 
 
-def _graph(log: Log, held: dict[int, list[Tensor]]) -> OpenValues | None:
-    """What a later backward on tensors still held will read; None where no gradient can flow."""
-    roots = frozenset([v for v, tensors in held.items() for t in tensors if t._requires_grad])
-    return open_values(log.steps, roots) if roots else None
+def _outcome(log: Log, held: dict[int, list[Tensor]], handles: list[Handle]) -> Outcome:
+    """Remembered: a sequence and the values that are held decide it."""
+    roots = [v for v, tensors in held.items() for t in tensors if t._requires_grad]
+    known, key = log.steps[-1].outcomes, (tuple([h.value for h in handles]), tuple(roots))
+    found = known.get(key)
+    if found is None:
+        graph = open_values(log.steps, frozenset(roots)) if roots else None
+        wanted = {h.value for h in handles} | (graph.made if graph is not None else set())
+        grads = {value for _, value in log.grads.values()}
+        views = _views(log, wanted, grads) if log.steps[-1].has_views else {}
+        found = known[key] = Outcome(graph, frozenset((wanted | grads) - views.keys()), views)
+    return found
 
 
 def _views(log: Log, wanted: set[int], grads: set[int]) -> dict[int, int]:
@@ -119,11 +126,9 @@ def _views(log: Log, wanted: set[int], grads: set[int]) -> dict[int, int]:
 
     They are made again as views, so that what is written to one shows in the other, as in eager mode.
     """
-    views, roots = {}, log.steps[-1].roots
+    views = {}
     for value in wanted - grads:
-        root = roots.get(value)
-        if root is None:
-            root = roots[value] = log.root_value(value)
+        root = log.root_value(value)
         if root != value and (root in wanted or root in log.externals or not log.is_made(root)):
             views[value] = root
     return views
@@ -144,7 +149,7 @@ def _separate_inputs(log: Log) -> None:
 # -------------------------------------------------------------------- the two executors
 
 
-def _execute(recorder: Recorder, log: Log, step: Step, wanted: set[int]) -> dict[int, Any]:
+def _execute(recorder: Recorder, log: Log, step: Step, wanted: frozenset[int]) -> dict[int, Any]:
     if log.refused is not None:
         return interpret(trace_of(log, sorted(wanted)), log.bindings())
     entry: StepProgram | None = step.executable

@@ -27,21 +27,18 @@ class OpenGraph:
     backward reads; used: roots of backwards since. It is owned by the tensors that were held, and does not own them.
     """
 
-    def __init__(
-        self, recorder: Recorder, log: Log, held: dict[int, list[Tensor]], results: dict[int, Any], values: OpenValues
-    ):
+    def __init__(self, recorder: Recorder, log: Log, results: dict[int, Any], values: OpenValues):
         self.recorder, self.clock = recorder, recorder.clock
         self.steps, self.device, self.owner = log.steps, log.device, log.owner
         self.used: list[int] = []
-        self.has_boundary = bool(log.proxies)
-        for tensor in log.externals.values():
-            if tensor.grad_fn is not None:
-                self.has_boundary = True
-        self._held = [(v, weakref.ref(t)) for v, tensors in held.items() for t in tensors if t.grad_fn is log.deferred]
+        self._held: list[tuple[int, weakref.ref]] | None = None
+        self.has_boundary = False
+        self._live = log.live
         self.kept: dict[int, Tensor] = {}
         self.scalars: dict[int, float | int] = {}
         self.externals: dict[int, Tensor] = {}
         if values.is_open:
+            self.has_boundary = bool(log.proxies) or any(t.grad_fn is not None for t in log.externals.values())
             self.clock -= any(v in step.updates for step in log.steps for v in values.kept)
             self._keep(log, results, values)
         log.deferred.make = self.open  # the held tensors have it
@@ -59,6 +56,9 @@ class OpenGraph:
     @property
     def held(self) -> dict[int, list[Tensor]]:
         """The real tensors that stand for values and are still alive."""
+        if self._held is None:  # the tape is not built yet
+            live = ((value, ref, ref()) for value, refs in self._live.items() for ref in refs)
+            self._held = [(value, ref) for value, ref, t in live if t is not None and _graph_of(t) is self]
         held: dict[int, list[Tensor]] = {}
         for value, ref in self._held:
             tensor = ref()
@@ -137,6 +137,11 @@ def _not_kept() -> Handle:
 
 def graph_of(roots: list[Tensor]) -> OpenGraph | None:
     """The one open graph that made all `roots`, if there is one."""
-    graphs = {id(g): g for g in (getattr(getattr(r.grad_fn, "make", None), "__self__", None) for r in roots)}
+    graphs = {id(g): g for g in map(_graph_of, roots)}
     graph = next(iter(graphs.values()))
     return graph if len(graphs) == 1 and isinstance(graph, OpenGraph) else None
+
+
+def _graph_of(tensor: Tensor) -> Any:
+    """The object whose method makes a tensor's node when it is needed, if there is one."""
+    return getattr(getattr(tensor.grad_fn, "make", None), "__self__", None)

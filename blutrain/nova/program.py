@@ -162,12 +162,13 @@ class Program:
                 for value, tensor in step.captured:
                     bind(numbers[value], address(self._in_place(tensor)))
         self._copies.clear()
+        arrays, states, alignment = log.arrays, self._states, self.executable.alignment
         for value, tensor in log.externals.items():
-            array = log.arrays.get(value)
+            array = arrays.get(value) if arrays else None
             if array is None:
-                array = self._in_place(tensor) if value in self._states else array_of(tensor)
+                array = self._in_place(tensor) if value in states else array_of(tensor)
             place = address(array)
-            if place % self.executable.alignment:
+            if place % alignment:
                 self._copies.append(array.copy())  # as aligned as the program needs it; it lives until the next run
                 place = address(self._copies[-1])
             bind(numbers[value], place)

@@ -127,7 +127,7 @@ class Step:
     gradient) where backward reached an eager tape; buckets, consumed: of an optimizer's step; verified: recorded the
     same twice; is_provisional: the key is not yet that of later calls. Of events that may come next: leaves of a
     backward, rests: parameters of an optimizer (its id) without a pending gradient, clipped: those of a list (their ids)
-    with one. roots: values whose memory others share, of the sequence that ends here, as far as asked; ran: when it last
+    with one. outcomes: what a flush here has to give, for what was held; ran: when the sequence that ends here last
     wrote to states.
 
     A leaf that was brought in is named by its value: it is another tensor each time.
@@ -165,7 +165,7 @@ class Step:
     rests: dict[int, tuple[int, list[Tensor]]] = field(default_factory=dict)
     clipped: dict[tuple, tuple[int, list[Tensor], list[Tensor]]] = field(default_factory=dict)
     graphs: dict[tuple[frozenset[int], tuple[int, ...]], Any] = field(default_factory=dict)
-    roots: dict[int, int] = field(default_factory=dict)
+    outcomes: dict[tuple, Any] = field(default_factory=dict)
     executable: Any = None
     ran: int = 0
     _arrays: dict[int, int] = field(default_factory=dict)
