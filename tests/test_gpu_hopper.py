@@ -31,7 +31,7 @@ from blutrain.nova.target_gpu import gpu_facts
 
 # --- what ptxas says: no spills and no C75xx (assemble raises for either), whatever the schedule
 
-COOPERATIVE = {"pingpong": False, "split": 1, "staging": 1, "multicast": "", "fetch": 2}
+COOPERATIVE = {"pingpong": False, "split": 1, "multicast": "", "fetch": 2}
 PTXAS = [
     *((plain, lay, (1024, 768, 768), dt, {}) for lay in LAYOUTS for dt in ("bf16", "tf32")),
     *((bias_gelu, lay, (520, 264, 384), dt, {}) for lay in ("NT", "NN") for dt in ("bf16", "tf32")),

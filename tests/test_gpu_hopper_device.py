@@ -11,7 +11,7 @@ from blutrain.nova.plan import BufferRef, InputSpec, Launch, OutputSpec, Program
 
 pytestmark = needs_gpu
 
-COOPERATIVE = {"pingpong": False, "split": 1, "staging": 1, "multicast": "", "fetch": 2, "stages": 3}
+COOPERATIVE = {"pingpong": False, "split": 1, "multicast": "", "fetch": 2, "stages": 3}
 RUNS = 5
 
 
@@ -169,3 +169,21 @@ def test_accumulates(layout, dtype):
     program = Program(accumulated, layout, (520, 264, 1032), dtype)
     arrays = program.arrays(6)
     check(program.run(arrays)[0], product(layout, arrays) + arrays[2].astype(np.float64), "tf32")
+
+
+@pytest.mark.parametrize("layout", ["NT", "NN"])
+@pytest.mark.parametrize("dtype", ["bf16", "tf32"])
+@pytest.mark.parametrize("make", [accumulated, gated, bias_gelu], ids=lambda f: f.__name__)
+def test_several_tiles_a_block(make, layout, dtype):
+    """Rings and staging buffers go round: what a tile reads and writes is its own."""
+    program = Program(make, layout, (3968, 2560, 128), dtype)
+    arrays = program.arrays(7)
+    want = product(layout, arrays)
+    if make is accumulated:
+        want = want + arrays[2].astype(np.float64)
+    elif make is gated:
+        want = want * np.tanh(arrays[2].astype(np.float64)) + arrays[3].astype(np.float64)[:, None]
+    else:
+        x = want + arrays[2].astype(np.float64)
+        want = 0.5 * x * (1 + np.tanh(0.7978845608 * x + 0.0356774081 * x**3))
+    check(program.run(arrays)[0], want, dtype, limit=1e-3)

@@ -10,7 +10,6 @@ from blutrain.nova.gpu.hopper.machine import Thread
 from blutrain.nova.gpu.hopper.pieces import Piece, tile_of
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS, STAGE_ROW_BYTES
 from blutrain.nova.gpu.hopper.tiles import Tiles
-from blutrain.nova.gpu.hopper.values import Run
 from blutrain.nova.kernel import ITEM_BYTES, Access
 
 PIECES_AT_ONCE = 4  # what one stmatrix or ldmatrix takes
@@ -24,12 +23,12 @@ class Block:
         self.tile, self.item = tile_of(tiles, access), ITEM_BYTES[access.dtype]
         self.row_bytes = self.tile.row_bytes
 
-    def write(self, at: Integer, chunk: list[Piece], first: Run, values: list[str]) -> None:
-        """Some pieces of the chunk that begins at `first` into the block at shared address `at`; not transposed."""
+    def write(self, at: Integer, chunk: list[Piece], values: list[str]) -> None:
+        """All pieces of a chunk into the block at shared address `at`; not transposed."""
         if self.item == 4:
-            self._write_pairs(at, chunk, first, values)
+            self._write_pairs(at, chunk, values)
         else:
-            self._write_matrices(at, chunk, first, values)
+            self._write_matrices(at, chunk, values)
 
     def read(self, at: Integer, chunk: list[Piece]) -> list[str]:
         """All pieces of a chunk from the block at shared address `at`: a vector each."""
@@ -41,9 +40,9 @@ class Block:
 
     # --- f32: two neighbours of a row
 
-    def _pairs(self, at: Integer, chunk: list[Piece], first: Run) -> list[tuple[str, int]]:
+    def _pairs(self, at: Integer, chunk: list[Piece]) -> list[tuple[str, int]]:
         """Address of each piece: a name and a number."""
-        out, thread = self.out, self.thread
+        out, thread, first = self.out, self.thread, chunk[0].run
         row, pair = out.bits("shrui", thread.lane, 2), out.bits("andi", thread.lane, 3)
         base = out.add(out.add(at, out.mul(self._row(), self.row_bytes)), out.mul(out.bits("andi", pair, 1), 8))
         column = out.mul(out.bits("xori", out.bits("shrui", pair, 1), self._swizzle(row)), 16)
@@ -54,38 +53,40 @@ class Block:
             places.append((address, (piece.run.row - first.row) * self.row_bytes))
         return places
 
-    def _write_pairs(self, at: Integer, chunk: list[Piece], first: Run, values: list[str]) -> None:
+    def _write_pairs(self, at: Integer, chunk: list[Piece], values: list[str]) -> None:
         out = self.out
-        for (address, offset), value in zip(self._pairs(at, chunk, first), values, strict=True):
+        for (address, offset), value in zip(self._pairs(at, chunk), values, strict=True):
             elements = [(out.element(value, lane, "f32", 2), "f32") for lane in range(2)]
             out.asm(f"st.shared.v2.f32 [$0+{offset}], {{$1,$2}};", "r,f,f,~{memory}", [(address, "i32"), *elements])
 
     def _read_pairs(self, at: Integer, chunk: list[Piece]) -> list[str]:
-        return [self._words(address, offset, 2) for address, offset in self._pairs(at, chunk, chunk[0].run)]
+        return [self._words(address, offset, 2) for address, offset in self._pairs(at, chunk)]
 
     # --- 16-bit: four 8 x 8 matrices, (columns 0-7, 8-15) x (rows 0-7, 8-15)
 
-    def _matrices(self, at: Integer, chunk: list[Piece], first: Run) -> str:
-        """What a lane passes: the address of one row of the four matrices that are the chunk's first pieces."""
+    def _matrices(self, at: Integer, chunk: list[Piece]) -> list[str]:
+        """What a lane passes for each four pieces: the address of one row of their four matrices."""
         out, thread = self.out, self.thread
         eight = out.bits("andi", thread.lane, 7)
         row = out.add(eight, out.mul(out.bits("andi", out.bits("shrui", thread.lane, 3), 1), 8))
         warp_row = out.add(out.mul(out.bits("andi", thread.warp, 3), 16), row)
         base = out.add(at, out.mul(warp_row, self.row_bytes))
         column = out.mul(out.bits("xori", out.bits("shrui", thread.lane, 4), self._swizzle(eight)), 16)
-        return out.name(out.add(base, out.bits("xori", column, 2 * (chunk[0].run.column - first.column))))
+        steps = [2 * (piece.run.column - chunk[0].run.column) for piece in chunk[::PIECES_AT_ONCE]]
+        return [out.name(out.add(base, out.bits("xori", column, step))) for step in steps]
 
-    def _write_matrices(self, at: Integer, chunk: list[Piece], first: Run, values: list[str]) -> None:
-        out, address = self.out, self._matrices(at, chunk, first)
+    def _write_matrices(self, at: Integer, chunk: list[Piece], values: list[str]) -> None:
+        out = self.out
         words = [(out.value(f"llvm.bitcast {v} : vector<2x{self.dtype}> to i32"), "i32") for v in values]
         text = "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1,$2,$3,$4};"
-        out.asm(text, "r,r,r,r,r,~{memory}", [(address, "i32"), *words])
+        for i, address in enumerate(self._matrices(at, chunk)):
+            four = words[PIECES_AT_ONCE * i : PIECES_AT_ONCE * (i + 1)]
+            out.asm(text, "r,r,r,r,r,~{memory}", [(address, "i32"), *four])
 
     def _read_matrices(self, at: Integer, chunk: list[Piece]) -> list[str]:
         out, vectors = self.out, []
         text = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0,$1,$2,$3}, [$4];"
-        for i in range(0, len(chunk), PIECES_AT_ONCE):
-            address = self._matrices(at, chunk[i : i + PIECES_AT_ONCE], chunk[0].run)
+        for address in self._matrices(at, chunk):
             loaded = out.asm(text, "=r,=r,=r,=r,r,~{memory}", [(address, "i32")], struct("i32", 4))
             words = out.unpack(loaded, "i32", 4)
             vectors += [out.value(f"llvm.bitcast {w} : i32 to vector<2x{self.dtype}>") for w in words]

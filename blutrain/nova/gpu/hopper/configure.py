@@ -10,7 +10,6 @@ top with their meaning.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterator
 
@@ -27,22 +26,26 @@ CLOCK_GHZ = 1.755  # under load
 PRODUCTS_PER_CYCLE = 32.0
 STEP_SLACK = 1.04  # over that, measured in steady state
 SHARED_BYTES_PER_CYCLE = 124.0  # that TMA, wgmma and fragment loads together move to and from an SM's shared memory
-LAUNCH_US = 2.0  # of a kernel in a graph, until its first tile is under way
-FILL_CYCLES = 1400.0  # latency of the first k-step: tensor map, TMA, first wgmma
-L2_BYTES_PER_CYCLE = 50.0  # that one SM takes from the L2 when all do
+POWER = 0.79  # of the peak that the chip's power allows a long product
+LAUNCH_US = 0.8  # of a kernel in a graph, until its first tile is under way
+CLUSTER_US = 0.6  # more, where blocks form clusters
+FILL_CYCLES = 1000.0  # latency of the first k-step: tensor map, TMA, first wgmma
+L2_BYTES_PER_CYCLE = 64.0  # that one SM takes from the L2 when all do
 STREAM_GB_S = 0.88  # of the memory bandwidth that a product's traffic reaches
 PHASE_US = 2.2  # of a phase before or after
 MAX_SPLIT = 16
 MAX_LIVE_VALUES = {2: 192, 3: 160}  # by consumers
 TILE_SHAPES = {
     "cooperative": ((256, 128), (128, 256), (256, 160), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64)),
+    "cooperative wide": ((192, 192), (192, 160), (192, 128)),
     "pingpong": ((128, 128), (128, 192), (64, 256), (64, 192), (64, 128), (64, 64), (128, 96), (128, 64)),
     "register": ((128, 256), (128, 192), (128, 128), (64, 128), (64, 256)),
     "register wide": ((192, 192), (128, 192), (64, 192)),
     "register pingpong": ((128, 128), (192, 64), (128, 64), (64, 128)),
-}  # register: (q, p); "wide": three consumers
-MIN_STAGES, GOOD_STAGES, MAX_STAGES = 3, 4, 8
-FETCH_DEPTHS = (4, 3, 2, 1)  # buffers for operands of (m, n), in order of preference
+}  # (m, n), register: (q, p); "wide": three consumers
+MIN_STAGES, ENOUGH_STAGES, MANY_STAGES, MAX_STAGES = 3, 4, 5, 8
+CHUNK_BYTES = (128, 64)  # of a row of the chunks in which an epilogue works
+FETCH_DEPTHS = (2, 3, 1)  # sets of buffers for operands
 
 
 def tiles_of(problem: Problem, schedule: Schedule, facts: GpuFacts) -> Tiles:
@@ -81,7 +84,7 @@ def candidates(problem: Problem, facts: GpuFacts) -> Iterator[Schedule]:
     """All schedules that the model prices, with as many stages as fit."""
     for repack in _repacks(problem):
         for variant, tile_m, tile_n in _shapes(problem, repack):
-            consumers = 3 if variant == "register wide" else 2
+            consumers = 3 if variant.endswith("wide") else 2
             for split, where in _splits(problem, tile_m, tile_n, variant, facts):
                 schedule = Schedule(
                     tile_m, tile_n, MIN_STAGES, consumers, variant.endswith("pingpong"), 8, split, where, repack
@@ -107,24 +110,24 @@ def _multicasts(schedule: Schedule, problem: Problem, facts: GpuFacts) -> tuple[
 
 
 def _deepest(schedule: Schedule, problem: Problem, facts: GpuFacts) -> Iterator[Schedule]:
-    """The schedule with as many stages as fit; fewer buffers of the epilogue where the most leave too few."""
-    buffers = _buffers(problem, schedule, facts)
-    for least, (staging, fetch) in itertools.product((GOOD_STAGES, MIN_STAGES), buffers):
-        schedule = dataclasses.replace(schedule, staging=staging, fetch=fetch)
-        stages = _stages(problem, schedule, facts)
-        if stages >= least:
-            yield dataclasses.replace(schedule, stages=stages, group_m=_group(problem, schedule))
-            return
+    """The schedule with as many stages as fit: with the buffers of the epilogue that leave most of them, and with the best
+    that leave enough.
+    """
+    found = [dataclasses.replace(s, stages=_stages(problem, s, facts)) for s in _buffers(problem, schedule, facts)]
+    most = max(found, key=lambda s: min(s.stages, MANY_STAGES))
+    best = next((s for s in found if s.stages >= ENOUGH_STAGES), most)
+    for schedule in dict.fromkeys((best, most)):
+        if schedule.stages >= MIN_STAGES:
+            yield dataclasses.replace(schedule, group_m=_group(problem, schedule))
 
 
-def _buffers(problem: Problem, schedule: Schedule, facts: GpuFacts) -> list[tuple[int, int]]:
-    """Numbers of buffers for results and for operands, best first. A tile takes whole rounds of the fetching ring."""
-    tiles = tiles_of(problem, dataclasses.replace(schedule, fetch=1), facts)
-    if not fetched_loads(tiles):
-        return [(2, 0), (1, 0)]
-    chunks = num_chunks(tiles)
-    depths = [depth for depth in FETCH_DEPTHS if chunks % depth == 0]
-    return [*((staging, depth) for depth in depths for staging in (2, 1)), (2, 0), (1, 0)]
+def _buffers(problem: Problem, schedule: Schedule, facts: GpuFacts) -> Iterator[Schedule]:
+    """Sizes of chunks, and numbers of sets for operands, best first. A tile takes whole rounds of the fetching ring."""
+    for chunk in CHUNK_BYTES:
+        narrowed = dataclasses.replace(schedule, chunk=chunk, fetch=1)
+        tiles = tiles_of(problem, narrowed, facts)
+        depths = [depth for depth in FETCH_DEPTHS if tiles.num_chunks % depth == 0] if fetched_loads(tiles) else [0]
+        yield from (dataclasses.replace(narrowed, fetch=depth) for depth in depths)
 
 
 def _repacks(problem: Problem) -> list[str]:
@@ -137,7 +140,7 @@ def _repacks(problem: Problem) -> list[str]:
 def _shapes(problem: Problem, repack: str) -> Iterator[tuple[str, int, int]]:
     own = [s.axis for s in (problem.rows, problem.columns) if not s.k_major and s.axis != repack]
     if problem.dtype != "tf32" or not own:
-        for variant in ("cooperative", "pingpong"):
+        for variant in ("cooperative", "cooperative wide", "pingpong"):
             yield from ((variant, m, n) for m, n in TILE_SHAPES[variant])
         return
     for variant in ("register", "register wide", "register pingpong"):
@@ -186,8 +189,9 @@ def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
     waves = math.ceil(tiles.total_tiles / _concurrent(tiles, facts))
     cycles = _pingpong_cycles(waves, work, finish) if s.pingpong else waves * (work + finish)
     us = (cycles + FILL_CYCLES) / (CLOCK_GHZ * 1e3)
+    us = (us**8 + _power_us(problem, facts) ** 8) ** (1 / 8)  # near the limit, both count
     memory = problem.contract.kernel.bytes / (facts.mem_gb_s * STREAM_GB_S * 1e3)
-    us = max(us, memory) + LAUNCH_US
+    us = max(us, memory) + LAUNCH_US + CLUSTER_US * (tiles.cluster > 1)
     if tiles.in_workspace:
         us += PHASE_US + 2 * tiles.partials_bytes / (facts.mem_gb_s * 1.2e3)
     if s.repack:
@@ -195,6 +199,11 @@ def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
     if problem.contract.reductions:
         us += PHASE_US
     return us
+
+
+def _power_us(problem: Problem, facts: GpuFacts) -> float:
+    peak = facts.tf32_tflops if problem.dtype == "tf32" else facts.bf16_tflops
+    return 2 * problem.batch * problem.m * problem.n * problem.k / (peak * POWER * 1e6)
 
 
 def _pingpong_cycles(waves: int, work: float, finish: float) -> float:

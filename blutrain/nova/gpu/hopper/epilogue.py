@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from blutrain.nova.contract.combine import Combiner
-from blutrain.nova.gpu.hopper.block import PIECES_AT_ONCE
 from blutrain.nova.gpu.hopper.builder import Builder
 from blutrain.nova.gpu.hopper.column_sums import ColumnSums
 from blutrain.nova.gpu.hopper.fetch import FIRST_MAP, Fetch
@@ -83,6 +82,8 @@ class Epilogue:
                 partial.flush()  # these columns do not come again
             if self.rows is not None and tiles.p_axis == "n":
                 self.rows.finish()  # nor do these rows
+        if staging is not None:
+            staging.finish()
         if partial is not None:
             partial.finish()
         if self.rows is not None:
@@ -96,37 +97,35 @@ class Epilogue:
         staging: Staging | None = None,
         partial: ColumnSums | None = None,
     ) -> None:
-        """`accumulator(i)` names the sum in register i. All loads come first: so many are under way at once, and a
-        result may alias an operand. The rest is done for four pieces at a time, to hold few values.
+        """`accumulator(i)` names the sum in register i. All loads come first, so that many are under way at once and a
+        result may alias an operand; all stores last, behind the one point where the threads of a consumer meet.
         """
         for access in self.loads:
             for piece in chunk:
                 values.load(access, piece.run)
+        results = [self._results(values, piece, accumulator, partial) for piece in chunk]
         if staging is not None:
             staging.open()
-        for first in range(0, len(chunk), PIECES_AT_ONCE):
-            self._some(values, chunk[first : first + PIECES_AT_ONCE], chunk[0].run, accumulator, staging, partial)
-        if staging is not None:
+            for i, store in enumerate(self.staged):
+                staging.write(store, chunk, [row[i] for row in results])
             staging.close(chunk[0].run)
-
-    def _some(self, values: Values, chunk: list[Piece], first: Run, accumulator, staging, partial) -> None:
-        out = self.out
-        stored = []
-        for piece in chunk:
-            total = out.vector([accumulator(i) for i in piece.accumulators], "f32")
-            if self.contract.init is not None:
-                type_ = f"vector<{piece.run.lanes}xf32>"
-                total = out.value(f"arith.addf {values.value(self.contract.init, piece.run)}, {total} : {type_}")
-            stored.append([values.value(s.value, piece.run, total) for s in (*self.staged, *self.direct)])
-            if partial is not None:
-                partial.add(values, piece, total)
-            if self.rows is not None:
-                self.rows.add(values, piece.run, total)
-        for i, store in enumerate(self.staged):
-            staging.write(store, chunk, first, [row[i] for row in stored])
-        for piece, row in zip(chunk, stored, strict=True):
+        for piece, row in zip(chunk, results, strict=True):
             for value, store in zip(row[len(self.staged) :], self.direct, strict=True):
                 values.store(value, store.access, piece.run)
+
+    def _results(self, values: Values, piece: Piece, accumulator: Callable[[int], str], partial: ColumnSums | None):
+        """The piece's elements of each result: the staged ones, then the direct ones."""
+        out = self.out
+        total = out.vector([accumulator(i) for i in piece.accumulators], "f32")
+        if self.contract.init is not None:
+            type_ = f"vector<{piece.run.lanes}xf32>"
+            total = out.value(f"arith.addf {values.value(self.contract.init, piece.run)}, {total} : {type_}")
+        results = [values.value(s.value, piece.run, total) for s in (*self.staged, *self.direct)]
+        if partial is not None:
+            partial.add(values, piece, total)
+        if self.rows is not None:
+            self.rows.add(values, piece.run, total)
+        return results
 
     def finish(self, consumer: Consumer) -> None:
         """No block may end while TMA still reads its shared memory."""

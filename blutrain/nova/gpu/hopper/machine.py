@@ -6,6 +6,7 @@ operands of every wgmma and of the wait, so that nothing can read them in betwee
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from blutrain.nova.gpu.hopper.builder import Builder, Integer, struct
@@ -175,9 +176,11 @@ class Wgmma:
         return self._run(out, lines, _clobbers(count) + ",l,l", arguments)
 
     def from_registers(
-        self, out: Builder, accumulators: list[str], fragments: list[str], q: str, keep: str | None
+        self, out: Builder, accumulators: list[str], fragments: list[str], q: str, first: int, keep: str | None
     ) -> list[str]:
-        """p in `fragments` (i32, [k-step][block][4]). `keep` (an i32): start from zero where it is 0; None: never."""
+        """The wgmmas from number `first` on whose p is in `fragments` (i32, [k-step][block][4]), then a commit. `keep`
+        (an i32): start from zero where it is 0; None: never.
+        """
         count, num_fragments = self.accumulators, len(fragments)
         last = 2 * count + num_fragments
         lines = [
@@ -187,13 +190,13 @@ class Wgmma:
             f"setp.ne.b32 first, {f'${last + 1}' if keep else '1'}, 0;",
             "wgmma.fence.sync.aligned;",
         ]
-        for step in range(WGMMAS_PER_STEP):
+        for step in range(num_fragments // (4 * self.blocks)):
             for block in range(self.blocks):
                 place = 2 * count + 4 * (step * self.blocks + block)
                 fragment = ", ".join(f"${place + i}" for i in range(4))
                 scale = "first" if step == 0 else "later"
                 lines += [
-                    f"add.s64 q, ${last}, {step * self.q_step};",
+                    f"add.s64 q, ${last}, {(first + step) * self.q_step};",
                     f"{self._opcode} {{{self._registers(block)}}}, {{{fragment}}}, q, {scale}, 1, 1;",
                 ]
         lines.append("wgmma.commit_group.sync.aligned;")
@@ -222,6 +225,9 @@ class Wgmma:
         return out.unpack(result, "f32", self.accumulators)
 
 
-def wait_all_but_one(out: Builder) -> None:
-    """All wgmma groups but the newest are done: their stage may be overwritten."""
-    out.asm("wgmma.wait_group.sync.aligned 1;", "~{memory}")
+def wait_all_but_one(out: Builder, read: Sequence[str] = ()) -> None:
+    """All wgmma groups but the newest are done: what they read may be overwritten. `read`: registers (i32) among that,
+    which must not be given away before.
+    """
+    constraints = ",".join([*["r"] * len(read), "~{memory}"])
+    out.asm("wgmma.wait_group.sync.aligned 1;", constraints, [(x, "i32") for x in read])

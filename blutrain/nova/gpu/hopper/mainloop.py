@@ -8,7 +8,7 @@ from typing import Protocol
 
 from blutrain.nova.gpu.hopper import machine
 from blutrain.nova.gpu.hopper.builder import Builder, Integer
-from blutrain.nova.gpu.hopper.machine import Ring, Thread, Wgmma
+from blutrain.nova.gpu.hopper.machine import WGMMAS_PER_STEP, Ring, Thread, Wgmma
 from blutrain.nova.gpu.hopper.operands import (
     Descriptor,
     Fragments,
@@ -211,6 +211,30 @@ def consumer_work(out: Builder, tiles: Tiles, thread: Thread, number: Integer) -
     return out.add(first, out.mul(number, step)), 2 * step
 
 
+@dataclass(frozen=True)
+class _Fragments:
+    """Before a step of the register form: its stage, the last stage, not yet released, and fragments (i32): those that
+    running products read, those of the step's halves.
+    """
+
+    stage: str
+    parity: str
+    last: str
+    behind: list[str]
+    front: list[str]
+    back: list[str]
+    sums: list[str]
+
+    def pack(self) -> list[str]:
+        return [self.stage, self.parity, self.last, *self.behind, *self.front, *self.back, *self.sums]
+
+    @classmethod
+    def unpack(cls, values: list[str], count: int) -> _Fragments:
+        stage, parity, last, *rest = values
+        behind, front, back = (rest[i * count : (i + 1) * count] for i in range(3))
+        return cls(stage, parity, last, behind, front, back, rest[3 * count :])
+
+
 @dataclass(frozen=True, eq=False)
 class _Sums:
     """The sum over k of one tile by one consumer. Methods return (stage, parity) behind the tile, the last stage (not
@@ -260,26 +284,48 @@ class _Sums:
         return self.wgmma.from_shared(self.out, sums, p, q, first)
 
     def _from_registers(self, stage: str, parity: str, sums: list[str]) -> tuple[str, str, str, list[str]]:
-        """Two steps an iteration: with one, ptxas gives the next fragments registers that a running wgmma reads."""
-        out, ring = self.out, self.ring
+        """Fragments are loaded a half step ahead of the products that need them, two steps in a round of the loop: no
+        load overwrites registers that a running wgmma reads.
+        """
+        out, rounds = self.out, self.tiles.k_steps // 2 - 1
+        front, back = self._fragments(stage, parity, 0), self._fragments(stage, None, 1)
+        state = _Fragments(stage, parity, stage, [out.name(0)] * len(back), front, back, sums)
 
-        def pair(number: str, carried: list[str]) -> Sequence[str]:
-            stage, parity, last, *sums = carried
-            for half in range(2):
-                ring.wait(ring.full(stage), parity)
-                fragments = self.fragments.load(self._p(stage))
-                goes_on = out.as_integer(out.compare("ne", number, 0)) if half == 0 else None
-                q = self.descriptors[1].emit(out, self._q(stage))
-                sums = self.wgmma.from_registers(out, sums, fragments, q, goes_on)
-                machine.wait_all_but_one(out)
-                self.release(last, goes_on)
-                last = stage
-                stage, parity = ring.next(stage, parity)
-            return [stage, parity, last, *sums]
+        def two(number: str, carried: list[str]) -> Sequence[str]:
+            state = _Fragments.unpack(carried, len(front))
+            goes_on = out.as_integer(out.compare("ne", number, 0))
+            return self._step(self._step(state, goes_on), None).pack()
 
-        carried = [*((x, "i32") for x in (stage, parity, stage)), *((s, "f32") for s in sums)]
-        stage, parity, last, *sums = out.repeat(0, self.tiles.k_steps // 2, 1, pair, carried)
-        return stage, parity, last, sums
+        if rounds:
+            types = ["i32"] * (3 + 3 * len(front)) + ["f32"] * len(sums)
+            carried = list(zip(state.pack(), types, strict=True))
+            state = _Fragments.unpack(out.repeat(0, rounds, 1, two, carried), len(front))
+        state = self._step(self._step(state, None if rounds else out.name(0)), None, is_last=True)
+        return state.stage, state.parity, state.last, state.sums
+
+    def _step(self, state: _Fragments, goes_on: str | None, is_last: bool = False) -> _Fragments:
+        """The products of one step, and the loads for the next. `goes_on` (an i32): not 0 behind the first step; None:
+        known to be so.
+        """
+        out, wgmma, half = self.out, self.wgmma, WGMMAS_PER_STEP // 2
+        q = self.descriptors[1].emit(out, self._q(state.stage))
+        stage, parity = self.ring.next(state.stage, state.parity)
+        sums = wgmma.from_registers(out, state.sums, state.front, q, 0, goes_on)
+        machine.wait_all_but_one(out, state.behind)
+        self.release(state.last, goes_on)
+        front = state.front if is_last else self._fragments(stage, parity, 0)
+        sums = wgmma.from_registers(out, sums, state.back, q, half, None)
+        machine.wait_all_but_one(out, state.front)
+        back = state.back if is_last else self._fragments(stage, None, 1)
+        return _Fragments(stage, parity, state.stage, state.back, front, back, sums)
+
+    def _fragments(self, stage: str, parity: str | None, half: int) -> list[str]:
+        """Of the first or second half of a step; waits for its stage where `parity` is given."""
+        assert self.fragments is not None
+        if parity is not None:
+            self.ring.wait(self.ring.full(stage), parity)
+        steps = WGMMAS_PER_STEP // 2
+        return self.fragments.load(self._p(stage), range(half * steps, (half + 1) * steps))
 
     def release(self, stage: str, condition: str | None = None) -> None:
         """Give a stage back to the producers that fill it; only where `condition` (an i32) is not 0."""

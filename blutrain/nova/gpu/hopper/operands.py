@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from blutrain.nova.gpu.hopper.builder import Builder, Integer, struct
-from blutrain.nova.gpu.hopper.machine import K_STEP_BYTES, WGMMAS_PER_STEP, Thread
+from blutrain.nova.gpu.hopper.machine import K_STEP_BYTES, Thread
 from blutrain.nova.gpu.hopper.problem import Side
 from blutrain.nova.gpu.hopper.schedule import STAGE_ROW_BYTES
 from blutrain.nova.gpu.hopper.tiles import Tiles
@@ -185,14 +185,14 @@ class Fragments:
             place = out.add(out.add(out.mul(row, STAGE_ROW_BYTES), swizzled), out.mul(rest, 4))
             self.offsets.append(out.add(place, out.mul(block, REGISTER_BLOCK * STAGE_ROW_BYTES)))
 
-    def load(self, tile: Integer) -> list[str]:
-        """[k-step][block][4] registers of the tile at shared address `tile`."""
+    def load(self, tile: Integer, steps: range) -> list[str]:
+        """[k-step][block][4] registers, of some wgmmas' k, of the tile at shared address `tile`."""
         out, width = self.out, self.width
         registers = ", ".join(f"${i}" for i in range(width))
         constraints = ",".join(["=r"] * width + ["r", "~{memory}"])
         addresses = [out.name(out.add(tile, offset)) for offset in self.offsets]
         result: list[str] = []
-        for step in range(WGMMAS_PER_STEP):
+        for step in steps:
             text = f"ld.shared.v{width}.b32 {{{registers}}}, [${width}+{step * ATOM_ROWS * STAGE_ROW_BYTES}];"
             halves = [
                 out.unpack(out.asm(text, constraints, [(a, "i32")], struct("i32", width)), "i32", width)

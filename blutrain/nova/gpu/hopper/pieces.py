@@ -69,13 +69,15 @@ def num_chunks(tiles: Tiles) -> int:
 
 
 def chunk_columns(tiles: Tiles) -> int:
-    """Columns of a chunk: 64 where TMA moves one or two matrices of 16 bits (128 bytes of each), else 32."""
+    """Columns of a chunk: `chunk` bytes of the widest matrix that TMA moves, and 64 of every one; 32 where it moves none."""
     if tiles.in_registers:
         return 32
     accesses = [s.access for s in staged_stores(tiles)] + fetched_loads(tiles)
     items = [ITEM_BYTES[a.dtype] for a in accesses if tiles.problem.traffic.axes[a] == "mn"]
-    wide = 64 if 1 <= len(items) <= 2 and max(items) == 2 else 32
-    return wide if tiles.q_tile % wide == 0 else 32
+    if not items:
+        return 32
+    columns = max(tiles.schedule.chunk // max(items), 64 // min(items))
+    return columns if tiles.q_tile % columns == 0 else 32
 
 
 def thread_origin(

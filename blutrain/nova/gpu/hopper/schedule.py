@@ -21,9 +21,9 @@ class Schedule:
     of its own, in turns, else they share one. group_m: row tiles that blocks walk before the next column tile.
     split: ranges of k, summed in order by a second phase (`split_in` "workspace") or by the blocks of a cluster
     ("cluster"). repack: the factor ("m" or "n") that a first phase copies k-major, "" for none. staging: buffers of
-    each consumer between accumulators and TMA stores. multicast: the factor ("m" or "n") whose tiles the two blocks of a
-    cluster share, each copying a half to both; "" for none. fetch: buffers of each consumer for chunks of operands of
-    (m, n), which TMA brings before the epilogue asks; 0: it loads them itself.
+    each consumer between accumulators and TMA stores, two or more. multicast: the factor ("m" or "n") whose tiles the two blocks of a
+    cluster share, each copying a half to both; "" for none. fetch: buffers of each consumer for operands of the epilogue,
+    which TMA brings before it asks; 0: it loads them itself. chunk: bytes of a row of the chunks in which it works.
     """
 
     tile_m: int
@@ -38,6 +38,7 @@ class Schedule:
     staging: int = 2
     multicast: str = ""
     fetch: int = 0
+    chunk: int = 128
 
     def to_config(self) -> dict[str, Any]:
         return {"family": "sm_90a", **dataclasses.asdict(self)}

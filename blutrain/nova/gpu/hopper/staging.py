@@ -25,30 +25,41 @@ class Staging:
         self.first_map = first_map
         self.sets = tiles.schedule.staging
         self.total = num_chunks(tiles)
-        self.count = 0
+        self.count = 0  # sets sent
+        self.written: Run | None = None  # the chunk that waits to be sent
         first = out.add(consumer.thread.shared, tiles.staging_offset)
         self.base = out.add(first, out.mul(consumer.number, self.sets * tiles.staging_set_bytes))
         self.barrier = out.add(consumer.number, machine.CONSUMER_BARRIER)
         self.leads = out.compare("eq", consumer.lane_in_group, 0)
 
     def open(self) -> None:
-        """Waits until TMA has read what lay in the next set."""
-        out, pending = self.out, self._still_reading()
-        out.when(self.leads, lambda: out.line(f"nvvm.cp.async.bulk.wait_group {pending} {{read}}"))
-        machine.named_barrier(out, self.barrier, WARPGROUP)
+        """Where the threads meet once for each chunk: the set before is whole and goes out, the next one is free."""
+        pending = self._still_reading()
+        self.out.when(self.leads, lambda: self.out.line(f"nvvm.cp.async.bulk.wait_group {pending} {{read}}"))
+        self._meet()
 
-    def write(self, store: Store, chunk: list[Piece], first: Run, values: list[str]) -> None:
-        """Some pieces of the chunk that begins at `first`, into the store's block."""
-        block = Block(self.out, self.tiles, self.consumer.thread, store.access)
-        block.write(self._buffer(store), chunk, first, values)
+    def write(self, store: Store, chunk: list[Piece], values: list[str]) -> None:
+        """A chunk into the store's block."""
+        Block(self.out, self.tiles, self.consumer.thread, store.access).write(self._buffer(store), chunk, values)
 
     def close(self, first: Run) -> None:
-        """Sends the set, as the chunk that begins at `first`."""
-        out = self.out
-        out.line("nvvm.fence.proxy { kind = #nvvm.proxy_kind<async.shared>, space = #nvvm.shared_space<cta>}")
+        """The set holds the chunk that begins at `first`; it is sent where the threads meet next."""
+        self.written = first
+
+    def finish(self) -> None:
+        """Behind the last chunk of a tile."""
+        self._meet()
+
+    def _meet(self) -> None:
+        """The proxy fence waits for the thread's writes, which were long ago: of the chunk before."""
+        out, written = self.out, self.written
+        if written is not None:
+            out.line("nvvm.fence.proxy { kind = #nvvm.proxy_kind<async.shared>, space = #nvvm.shared_space<cta>}")
         machine.named_barrier(out, self.barrier, WARPGROUP)
-        out.when(self.leads, lambda: self._send(first))
-        self.count += 1
+        if written is not None:
+            out.when(self.leads, lambda: self._send(written))
+            self.count += 1
+            self.written = None
 
     def _buffer(self, store: Store) -> Integer:
         offset = self.count % self.sets * self.tiles.staging_set_bytes
@@ -56,11 +67,14 @@ class Staging:
         return self.out.add(self.base, offset + sum(tile_of(self.tiles, s.access).room for s in before))
 
     def _still_reading(self) -> int:
-        """Groups committed after the one that last used this set (in this tile or the one before): they may run."""
-        if self.count >= self.sets:
-            return self.sets - 1
-        last = max(range(self.count, self.total, self.sets), default=self.count)
-        return max(0, self.total - 1 - last + self.count)
+        """Groups that may run on when the next chunk is to be written: those committed after the one that last used its
+        set, in this tile or the one before. The chunk before it is not committed yet.
+        """
+        number = self.count + (self.written is not None)
+        if number >= self.sets:
+            return self.sets - 2
+        last = max(range(number, self.total, self.sets), default=number)
+        return max(0, self.total - 1 - last + max(0, number - 1))
 
     def _send(self, first: Run) -> None:
         out = self.out
