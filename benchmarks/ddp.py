@@ -2,23 +2,29 @@
 
     python -m blutrain.distributed.launch --nproc-per-node 2 benchmarks/ddp.py --preset 144M --precision tf32 --trace t.json
 
---batch-size is that of each rank. Rank 0 prints (and --json appends) one JSON object:
+--batch-size is that of each rank. --peers adds torch's DistributedDataParallel, eager and compiled: all subjects run
+interleaved, round by round, first each rank alone (all at the same time), then the ranks together. Rank 0 prints (and
+--json appends) a JSON object a subject:
 
-tokens_per_s        of all ranks together; one_rank_tokens_per_s: of a rank that trains alone, at the same time
-efficiency          ms of a step alone by ms of a step together
-peak_memory_bytes   of rank 0: on a GPU in the part that trains together, on a CPU of the whole process
-communication_ms    the time in which at least one bucket was being reduced, in one step; exposed_ms: the part of it in
-                    which kernels waited for it; hidden: the share of it in which they did not
+mode                "compiled", "eager" (--no-compile), "torch DDP", "torch DDP + compile"
+ms, one_rank_ms     median of a step of the ranks together; of a rank that trains alone
+tokens_per_s        of all ranks together; one_rank_tokens_per_s: of a rank alone
+efficiency          one_rank_ms by ms
+speedup             of blutrain, with --peers: its tokens_per_s by those of the best peer
+peak_memory_bytes   of rank 0 together: what the framework held on the GPU; on a CPU of the whole process
+buckets             of blutrain; and of its compiled steps
+communication_ms    the time in which at least one bucket was being reduced or gathered, in one step; exposed_ms: the part
+                    of it in which kernels waited for it; hidden: the share of it in which they did not
 
---trace FILE writes that step for Perfetto or chrome://tracing: a row of kernels and a row of buckets a rank. Compiled
-steps only: the times of kernels are those of the host program, launch by launch.
+besides preset, precision, ranks and shard_optimizer. --trace FILE writes that one step for Perfetto or chrome://tracing:
+a row of kernels and a row of buckets a rank. The times of kernels are those of the host program, launch by launch.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
+import socket
 import statistics
 import sys
 import time
@@ -26,132 +32,188 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import trainers
+from trainers import BlutrainTrainer
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-import blutrain as bt
 from blutrain import distributed
 from blutrain.distributed import reducer
-from blutrain.optim import AdamW
-from examples.gpt_mlp.model import MLPGPT
-from examples.gpt_mlp.options import add_model_flags, fill_in, model_config
-from examples.gpt_mlp.precision import pick_device, set_precision, synchronize
 from examples.gpt_mlp.report import peak_memory_bytes
+
+PEERS = {"torch": "torch DDP", "torch.compile": "torch DDP + compile"}
+WARM_STEPS = 4
 
 
 def main(argv: list[str] | None = None) -> int:
     options = parse(argv)
     group = distributed.init_process_group()
-    options.device = pick_device(options.device)
     options.device = "cpu" if options.device == "cpu" else str(distributed.local_device())
-    alone = milliseconds(options, wrap=False)[0]
-    free_memory(options.device)
-    together, ddp = milliseconds(options, wrap=True)
-    tokens = options.batch_size * options.block_size
-    record = {
-        "preset": options.preset,
-        "precision": options.precision,
-        "shard_optimizer": options.shard_optimizer,
-        "mode": "compiled" if options.compile else "eager",
-        "ranks": group.size,
-        "ms": together,
-        "one_rank_ms": alone,
-        "tokens_per_s": group.size * tokens / together * 1e3,
-        "one_rank_tokens_per_s": tokens / alone * 1e3,
-        "efficiency": alone / together,
-        "peak_memory_bytes": peak_memory_bytes(options.device),
-        "buckets": len(ddp._reducer.buckets),
-    }
+    if options.peers:
+        join_torch(options.device, group)
+    alone = measure({name: Subject(name, options, wrap=False) for name in subjects(options)}, options)
+    trainers.free_memory(options.device)
+    together = {name: Subject(name, options, wrap=True) for name in subjects(options)}
+    milliseconds = measure(together, options)
+    records = [record(subject, alone[name], milliseconds[name], options) for name, subject in together.items()]
+    ours = records[0]
+    if options.peers:
+        ours["speedup"] = ours["tokens_per_s"] / max(r["tokens_per_s"] for r in records[1:])
     if options.compile:
-        spans = record_step(ddp.module, options.device)
-        record.update(shares(spans))
+        spans = record_step(together["compiled"].trainer, options.device)
+        ours.update(shares(spans))
         everyone = group.exchange("trace", spans)
         if options.trace and group.rank == 0:
             write_trace(options.trace, everyone)
     if group.rank == 0:
-        print(json.dumps(record), flush=True)
-        if options.json:
-            with open(options.json, "a") as file:
-                file.write(json.dumps(record) + "\n")
+        report(records, options.json)
+    if options.peers:
+        leave_torch()
     return 0
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Time data-parallel training steps.", allow_abbrev=False)
-    add_model_flags(parser)
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--bucket-mb", type=float, default=25.0)
-    parser.add_argument("--shard-optimizer", action="store_true", help="ZeRO-1")
-    parser.add_argument("--trace", metavar="FILE", help="write one step as Chrome trace JSON")
-    parser.add_argument("--json", metavar="FILE", help="append the record to a file")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=5, help="steps a round")
-    given = parser.parse_args(argv)
-    own = {
-        name: getattr(given, name)
-        for name in ("compile", "bucket_mb", "shard_optimizer", "trace", "json", "rounds", "steps")
-    }
-    options = fill_in(given)
-    vars(options).update(own, vocab_size=options.vocab_size or 256)
+    def add_flags(parser: argparse.ArgumentParser) -> None:
+        add = parser.add_argument
+        add("--compile", action=argparse.BooleanOptionalAction, default=True)
+        add("--bucket-mb", type=float, default=25.0)
+        add("--shard-optimizer", action="store_true", help="ZeRO-1")
+        add("--peers", action="store_true", help="torch DDP beside it, eager and compiled")
+        add("--trace", metavar="FILE", help="write one step as Chrome trace JSON")
+        add("--json", metavar="FILE", help="append the records to a file")
+        add("--rounds", type=int, default=5)
+        add("--steps", type=int, default=5, help="steps a round")
+
+    options = trainers.parse("Time data-parallel training steps.", add_flags, argv)
+    if options.trace and not options.compile:
+        sys.exit("--trace shows compiled steps: leave out --no-compile")
     return options
 
 
-def free_memory(device: str) -> None:
-    """Give back what the part before held, so that a GPU's peak is that of the next."""
-    gc.collect()
-    if device != "cpu":
-        import cupy
-
-        cupy.get_default_memory_pool().free_all_blocks()
+def subjects(options: argparse.Namespace) -> list[str]:
+    return ["compiled" if options.compile else "eager", *(PEERS if options.peers else ())]
 
 
-def milliseconds(options: argparse.Namespace, wrap: bool) -> tuple[float, Any]:
-    """The median milliseconds of a step, all ranks at the same time: each alone, or together. And the wrapped model."""
-    bt.default_generator.stream = 0
-    bt.manual_seed(options.seed)
-    model = MLPGPT(model_config(options)).to(options.device)
-    precision = set_precision(model, options.precision, options.device, options.compile)
-    optimizer = AdamW(model.parameters(), lr=3e-4)
-    ddp = None
-    if wrap:
-        shard = options.shard_optimizer
-        ddp = distributed.DataParallel(model, bucket_cap_mb=options.bucket_mb, shard_optimizer=shard)
-    if options.compile:
-        model.compile(precision=precision, first_step="compiled")
-    rng = np.random.default_rng(distributed.get_rank())
-    shape = options.batch_size, options.block_size
-    x, y = (bt.from_numpy(rng.integers(0, options.vocab_size, shape)).to(options.device) for _ in range(2))
+def record(subject: Subject, alone: float, together: float, options: argparse.Namespace) -> dict[str, Any]:
+    """What is printed of a subject."""
+    ranks, tokens = distributed.get_world_size(), options.grad_accum * options.batch_size * options.block_size
+    found = {
+        "preset": options.preset,
+        "precision": options.precision,
+        "mode": PEERS.get(subject.name, subject.name),
+        "ranks": ranks,
+        "ms": together,
+        "one_rank_ms": alone,
+        "tokens_per_s": ranks * tokens / together * 1e3,
+        "one_rank_tokens_per_s": tokens / alone * 1e3,
+        "efficiency": alone / together,
+        "peak_memory_bytes": subject.peak_bytes,
+    }
+    if subject.name not in PEERS:
+        found.update(shard_optimizer=options.shard_optimizer, buckets=len(subject.ddp._reducer.buckets))
+    return found
 
-    def steps(count: int) -> float:
+
+def report(records: list[dict[str, Any]], path: str | None) -> None:
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    print(lines, end="", flush=True)
+    if path:
+        with open(path, "a") as file:
+            file.write(lines)
+
+
+# ---------------------------------------------------------------- who trains
+
+
+class Subject:
+    """A trainer, alone or together with those of the other ranks, warmed up. peak_bytes: what that took."""
+
+    def __init__(self, name: str, options: argparse.Namespace, wrap: bool):
+        self.name, self.ddp = name, None
+        before = self._held(options.device, restart=True)
+        self.trainer: Any = trainers.make(name, options)
+        if wrap:
+            self._wrap(options)
+        rng = np.random.default_rng(distributed.get_rank())
+        shape = options.batch_size, options.block_size
+        pairs = [[rng.integers(0, options.vocab_size, shape) for _ in range(2)] for _ in range(options.grad_accum)]
+        self.batches = [tuple(map(self.trainer.put, pair)) for pair in pairs]
+        self.milliseconds(WARM_STEPS)
+        self.peak_bytes = self._held(options.device) - before
+
+    def _wrap(self, options: argparse.Namespace) -> None:
+        if isinstance(self.trainer, BlutrainTrainer):
+            self.ddp = distributed.DataParallel(
+                self.trainer.model, bucket_cap_mb=options.bucket_mb, shard_optimizer=options.shard_optimizer
+            )
+            return
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        self.ddp = DistributedDataParallel(self.trainer.model, gradient_as_bucket_view=True)
+        self.trainer.run = torch.compile(self.ddp) if self.name == "torch.compile" else self.ddp
+
+    def _held(self, device: str, restart: bool = False) -> int:
+        """Bytes: the most since the last restart, the present ones at a restart."""
+        if device == "cpu":
+            return 0 if restart else peak_memory_bytes(device)
+        if self.name not in PEERS:
+            return peak_memory_bytes(device)
+        import torch
+
+        if restart:
+            torch.cuda.reset_peak_memory_stats()
+            return torch.cuda.memory_allocated()
+        return torch.cuda.max_memory_allocated()
+
+    def milliseconds(self, steps: int) -> float:
+        """Of a step, on average over some in a row."""
         began = time.perf_counter()
-        for _ in range(count):
-            (ddp or model)(x, y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        synchronize(options.device)
-        return (time.perf_counter() - began) * 1e3 / count
+        for _ in range(steps):
+            self.trainer.step(self.batches)
+        self.trainer.synchronize()
+        return (time.perf_counter() - began) * 1e3 / steps
 
-    steps(4)
-    times = []
+
+def measure(subjects: dict[str, Subject], options: argparse.Namespace) -> dict[str, float]:
+    """The median milliseconds of a step, all ranks at the same time."""
+    times: dict[str, list[float]] = {name: [] for name in subjects}
     for _ in range(options.rounds):
-        distributed.barrier()
-        times.append(steps(options.steps))
+        for name, subject in subjects.items():
+            distributed.barrier()
+            times[name].append(subject.milliseconds(options.steps))
     distributed.barrier()
-    return statistics.median(times), ddp
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def join_torch(device: str, group: Any) -> None:
+    """Torch's process group of the same ranks, at a port of its own."""
+    import torch
+
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = group.exchange("torch's port", probe.getsockname()[1])[0]
+    if device != "cpu":
+        torch.cuda.set_device(device)
+    address = f"tcp://{group.world.address or '127.0.0.1'}:{port}"
+    backend = "gloo" if device == "cpu" else "nccl"
+    torch.distributed.init_process_group(backend, init_method=address, rank=group.rank, world_size=group.size)
+
+
+def leave_torch() -> None:
+    import torch
+
+    torch.distributed.destroy_process_group()
 
 
 # ---------------------------------------------------------------- one step in detail
 
 
-def record_step(model: Any, device: str) -> dict[str, list[list]]:
+def record_step(trainer: BlutrainTrainer, device: str) -> dict[str, list[list]]:
     """Spans of one step in microseconds from its beginning: {"kernels": [name, start, end], "buckets": ...,
     "waits": ...}. Every rank runs it; state changes as by a step.
     """
-    from blutrain.nova.explain import programs_of
     from blutrain.nova.plan import READY, WAIT, Callback
 
-    program = programs_of(model)[-1]
-    executable = program.executable
+    executable = trainer.program.executable
     clock = HostClock() if device == "cpu" else GpuClock(executable._driver, distributed.get_group())
     distributed.barrier()
     reducer.observer = clock.around
@@ -188,7 +250,10 @@ class HostClock:
     def spans(self) -> list[tuple[str, float, float]]:
         """(name, start, end) in microseconds from the first start."""
         first = self.seen[0][1]
-        return [(name, (began - first) / 1e3, (request.done_ns - first) / 1e3) for name, began, request in self.seen]
+        ends = [getattr(request, "done_ns", began) for _, began, request in self.seen]  # alone: at once
+        return [
+            (n, (began - first) / 1e3, (end - first) / 1e3) for (n, began, _), end in zip(self.seen, ends, strict=True)
+        ]
 
 
 class GpuClock:

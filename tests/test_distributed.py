@@ -315,3 +315,18 @@ def _free_port():
     from blutrain.distributed.launch import _free_port
 
     return _free_port()
+
+
+# ---------------------------------------------------------------- the benchmark
+
+
+def test_the_benchmark_measures_and_traces(tmp_path):
+    sizes = "--n-embd 32 --n-layer 2 --block-size 16 --batch-size 4 --rounds 1 --device cpu --bucket-mb 0.02".split()
+    trace, lines = tmp_path / "trace.json", tmp_path / "lines"
+    status, _, err = launch(2, "benchmarks/ddp.py", *sizes, "--trace", str(trace), "--json", str(lines))
+    assert status == 0, err
+    record = json.loads(lines.read_text())
+    assert record["mode"] == "compiled" and record["ranks"] == 2 and record["buckets"] > 3
+    assert record["efficiency"] > 0 and record["communication_ms"] > 0 and 0 <= record["hidden"] <= 1
+    spans = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert {(s["pid"], s["cat"]) for s in spans} == {(r, c) for r in (0, 1) for c in ("kernels", "waits", "buckets")}
