@@ -31,7 +31,7 @@ from blutrain.nova.target_gpu import gpu_facts
 
 # --- what ptxas says: no spills and no C75xx (assemble raises for either), whatever the schedule
 
-COOPERATIVE = {"pingpong": False, "split": 1, "multicast": "", "fetch": 2}
+COOPERATIVE = {"pingpong": False, "consumers": 2, "split": 1, "multicast": "", "fetch": 2}
 PTXAS = [
     *((plain, lay, (1024, 768, 768), dt, {}) for lay in LAYOUTS for dt in ("bf16", "tf32")),
     *((bias_gelu, lay, (520, 264, 384), dt, {}) for lay in ("NT", "NN") for dt in ("bf16", "tf32")),
@@ -42,9 +42,9 @@ PTXAS = [
     (plain, "NN", (1024, 1024, 512), "bf16", COOPERATIVE | {"tile_m": 128, "tile_n": 256, "stages": 4, "multicast": "n"}),
     (plain, "NN", (1024, 1024, 512), "tf32", COOPERATIVE | {"tile_m": 192, "tile_n": 192, "stages": 4, "consumers": 3}),
     (plain, "TT", (1024, 1024, 512), "tf32", COOPERATIVE | {"tile_m": 256, "tile_n": 128, "stages": 4}),
-    (plain, "NT", (1024, 1024, 512), "bf16", {"pingpong": True, "tile_m": 128, "tile_n": 128, "stages": 6, "split": 1}),
-    (plain, "TN", (384, 512, 8192), "bf16", COOPERATIVE | {"tile_m": 128, "tile_n": 128, "split": 4}),
-    (plain, "TN", (384, 512, 8192), "bf16", COOPERATIVE | {"tile_m": 128, "tile_n": 128, "split": 4, "split_in": "cluster"}),
+    (plain, "NT", (1024, 1024, 512), "bf16", {"pingpong": True, "consumers": 2, "tile_m": 128, "tile_n": 128, "stages": 6, "split": 1}),
+    (plain, "TN", (384, 512, 8192), "bf16", COOPERATIVE | {"tile_m": 128, "tile_n": 128, "stages": 4, "consumers": 2, "split": 4}),
+    (plain, "TN", (384, 512, 8192), "bf16", COOPERATIVE | {"tile_m": 128, "tile_n": 128, "stages": 4, "consumers": 2, "split": 4, "split_in": "cluster"}),
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from blutrain.nova.plan import BufferRef, InputSpec, Launch, OutputSpec, Program
 
 pytestmark = needs_gpu
 
-COOPERATIVE = {"pingpong": False, "split": 1, "multicast": "", "fetch": 2, "stages": 3}
+COOPERATIVE = {"pingpong": False, "consumers": 2, "split": 1, "multicast": "", "fetch": 2, "stages": 3}
 RUNS = 5
 
 
@@ -91,7 +91,16 @@ def check(got: np.ndarray, want: np.ndarray, dtype: str, limit: float = 0.0) -> 
 
 SCHEDULES = [
     {},
-    {"pingpong": True, "tile_m": 128, "tile_n": 128, "stages": 4, "split": 1},
+    {
+        "pingpong": True,
+        "consumers": 2,
+        "fetch": 0,
+        "multicast": "",
+        "tile_m": 128,
+        "tile_n": 128,
+        "stages": 4,
+        "split": 1,
+    },
     COOPERATIVE | {"tile_m": 128, "tile_n": 256},
     COOPERATIVE | {"tile_m": 256, "tile_n": 128},
     COOPERATIVE | {"tile_m": 128, "tile_n": 128, "multicast": "n"},

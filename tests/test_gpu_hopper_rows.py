@@ -14,7 +14,7 @@ from blutrain.nova.contract.read import read_contract
 from blutrain.nova.gpu.assemble import AssembleJob, assemble
 from blutrain.nova.kernel import Unsupported
 
-COOPERATIVE = {"pingpong": False, "split": 1, "multicast": "", "fetch": 2, "stages": 3}
+COOPERATIVE = {"pingpong": False, "consumers": 2, "split": 1, "multicast": "", "fetch": 2, "stages": 3}
 
 
 def exponentials(layout: str, m: int, n: int, k: int, dtype: str) -> str:
