@@ -194,9 +194,12 @@ def test_kernels_of_a_step(step, monkeypatch):
     tables = [k for k in kernels(module) if k.anchor == "scatter"]
     # Both tables are updated by one kernel, small as they are; the sums of the one are made in it.
     assert sorted((len(k.results), -1 not in k.aliases) for k in tables) == [(1, False), (6, True)]
-    updates = [k for k in kernels(module) if k.anchor == "map" and len(k.results) > 3]
-    sizes = collections.Counter(k.results[0].shape for k in updates)
-    assert sizes[WIDTH,] == sizes[4 * WIDTH,] == 1, "updates of all vectors of one length are one kernel"
+    # The vectors of all layers, the products' weights and the positions, small as they are here: one launch.
+    updates = [k for k in kernels(module) if k.anchor == "map" and len(k.results) >= 3]
+    shapes = collections.Counter(t.shape for k in updates for t in k.results)
+    assert len(updates) == 1 and shapes[WIDTH,] == 3 * (3 * LAYERS + 2) and shapes[4 * WIDTH,] == 3 * LAYERS
+    assert shapes[4 * WIDTH, WIDTH] == shapes[WIDTH, 4 * WIDTH] == 3 * LAYERS
+    assert all(-1 not in k.aliases for k in updates), "state is written in place"
     with module.context:
         held = launches(module).graph.func.attributes
         skipped = [kernels(module)[i].anchor for i, place in enumerate(held["nova.skips"]) if place.value]

@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 import test_cpu_gather
 import test_cpu_map
-from cpu_kernels import NUMPY, Body, random, region
+from cpu_kernels import NUMPY, Body, parsed, random, region
 from test_cpu_gather import *  # noqa: F403
 from test_cpu_map import *  # noqa: F403
 
 from blutrain.nova.gpu import generate as gpu
+from blutrain.nova.kernel import read_kernel
+from blutrain.nova.passes.plan_memory import pointwise_operands
 from blutrain.nova.target_gpu import ARCHITECTURES, gpu_facts
 from blutrain.tensor.ops.philox import philox_blocks
 
@@ -149,3 +151,60 @@ def test_anchors_without_a_generator_are_refused():
     body.anchor = "attention"
     assert "no GPU generator" in gpu_kernels.supports(body)
     assert gpu.generators  # contractions: tests of the two families
+
+
+def side_by_side() -> Body:
+    """Parts that share a 0-d operation alone: an update in place, a cast, rows of a table, that operation."""
+    body = Body("map")
+    rate, p, g = body.operand(dtype="f64"), body.operand(33, 20), body.operand(33, 20)
+    w, t, ids = body.operand(700), body.operand(9, 8), body.operand(5, dtype="i64")
+    narrow = body.map([(rate, "")], (), region("%s = arith.truncf %i0 : f64 to f32", "%s : f32"))
+    step = region("%m = arith.mulf %i1, %i2 : f32", "%d = arith.subf %i0, %m : f32", "%d : f32")
+    body.result(body.map([(p, "d0, d1"), (g, "d0, d1"), (narrow, "")], (33, 20), step), alias=1)
+    body.result(body.map([(w, "d0")], (700,), region("%h = arith.truncf %i0 : f32 to bf16", "%h : bf16"), dtype="bf16"))
+    rows = body.op("nova.gather", [t, ids], (5, 8), "f32")
+    twice = region("%m = arith.mulf %i0, %i1 : f32", "%m : f32")
+    body.result(body.map([(rows, "d0, d1"), (narrow, "")], (5, 8), twice))
+    body.result(narrow)
+    return body
+
+
+def test_parts_that_share_nothing_have_blocks_of_their_own():
+    rng = np.random.default_rng(0)
+    p, g, w, t = (random(rng, shape, "f32") for shape in ((33, 20), (33, 20), (700,), (9, 8)))
+    ids, rate, body = rng.integers(0, 9, 5), np.array(0.3), side_by_side()
+    generated = gpu_kernels.generate(body)
+    assert "4 parts" in generated.schedule and generated.phases[0].grid[0] >= 4
+    updated, rounded, rows, narrow = gpu_kernels.run(body, rate, p, g, w, t, ids)
+    np.testing.assert_array_equal(updated, p - g * np.float32(0.3))
+    np.testing.assert_array_equal(rounded, w.astype(NUMPY["bf16"]))
+    np.testing.assert_array_equal(rows, t[ids] * np.float32(0.3))
+    assert narrow == np.float32(0.3)
+
+
+def test_parts_that_read_one_tensor_are_one():
+    body = Body("map")
+    x = body.operand(100)
+    for name in ("negf", "absf"):
+        dialect = "arith" if name == "negf" else "math"
+        body.result(body.map([(x, "d0")], (100,), region(f"%n = {dialect}.{name} %i0 : f32", "%n : f32")))
+    assert "parts" not in gpu_kernels.generate(body).schedule
+    values = random(np.random.default_rng(0), 100, "f32")
+    for got, want in zip(gpu_kernels.run(body, values), (-values, np.abs(values)), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_a_number_that_all_threads_read_is_not_written_in_place():
+    """It would be written by one thread, while others read it."""
+    body = Body("map")
+    count, x = body.operand(), body.operand(400)
+    more = body.map([(count, "")], (), region("%n = arith.addf %i0, %i0 : f32", "%n : f32"))
+    body.result(more)
+    body.result(body.map([(x, "d0"), (more, "")], (400,), region("%n = arith.mulf %i0, %i1 : f32", "%n : f32")))
+    with parsed(body) as op:
+        assert pointwise_operands(read_kernel(op)) == [set(), {1}]
+    assert "parts" not in gpu_kernels.generate(body).schedule
+    values = random(np.random.default_rng(0), 400, "f32")
+    number, scaled = gpu_kernels.run(body, np.float32(3.0).reshape(()), values)
+    assert number == 6.0
+    np.testing.assert_array_equal(scaled, 6 * values)

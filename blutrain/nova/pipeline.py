@@ -36,6 +36,7 @@ GPU_KERNELS = (
     "lower_to_linalg",
     "set_precision",
     "fuse_scatter",
+    "group_maps",
     *KERNELS[2:],
 )
 

@@ -4,11 +4,13 @@ A thread takes `items` strips of `width` elements along the lane dimension (the 
 contiguous); neighbouring threads take neighbouring strips. All loads of a thread come before its first store, so that
 they are in flight together. Where an operand or a result is contiguous along another dimension, map_tiled.py goes by
 square tiles through shared memory instead. Gather kernels are map kernels with one value that is a row of a table.
+Parts that share nothing (map_group.py) have blocks of their own.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from blutrain.nova.cpu.emit import Number, result_pointer
 from blutrain.nova.cpu.emit_domain import Domain, build_domain
@@ -17,10 +19,11 @@ from blutrain.nova.cpu.emit_nest import Point
 from blutrain.nova.emitter import Emitter
 from blutrain.nova.gpu import map_tiled
 from blutrain.nova.gpu.configure_common import operand_accesses, predicted_us, width_for
-from blutrain.nova.gpu.emit import BLOCK, THREAD, SimtEvaluator, module_text, phase_text
+from blutrain.nova.gpu.emit import BLOCK, THREAD, SimtEvaluator, SimtIntegers, module_text, phase_text
 from blutrain.nova.gpu.emit_region import check_region
 from blutrain.nova.gpu.emit_strip import VECTOR_BYTES, Strip
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
+from blutrain.nova.gpu.map_group import parts_of
 from blutrain.nova.kernel import ITEM_BYTES, Gather, Generic, Kernel, Operand, Unsupported, region_flops
 from blutrain.nova.target_gpu import GpuFacts
 
@@ -32,24 +35,40 @@ LONG_REGION = 80  # operations an element: work enough for one strip to hide ano
 def supports(kernel: Kernel) -> str | None:
     """None, or why this generator does not take the kernel."""
     try:
-        checked_domain(kernel)
+        checked_parts(kernel)
     except Unsupported as reason:
         return str(reason)
     return None
 
 
-def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, int | str]:
-    """`form` plain: blocks of `block` threads, each with `items` strips of `width` elements; or tiled."""
-    domain = checked_domain(kernel)
-    if not domain.extents:
-        return {"form": "plain", "block": 32, "items": 1, "width": 1}
-    tiling = map_tiled.choose(domain)
+def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, Any]:
+    """`form` plain: blocks of `block` threads, each with `items` strips of `width` elements; tiled; or parts: blocks of
+    `block` threads, `items` and `widths` of each part.
+    """
+    parts = checked_parts(kernel)
+    if len(parts) > 1:
+        plain = [_plain(*part, facts) for part in parts]
+        strips = sum(domain.size // config["width"] for (_, domain), config in zip(parts, plain, strict=True))
+        return {
+            "form": "parts",
+            "block": _block(strips, facts),
+            "items": tuple(config["items"] for config in plain),
+            "widths": tuple(config["width"] for config in plain),
+        }
+    ((_, domain),) = parts
+    tiling = map_tiled.choose(domain) if domain.extents else None
     if tiling is not None:
         return {
             "form": "tiled",
             "block": min(map_tiled.BLOCK_THREADS, facts.max_threads_per_block),
             "side": tiling.side,
         }
+    return {"form": "plain", **_plain(kernel, domain, facts)}
+
+
+def _plain(kernel: Kernel, domain: Domain, facts: GpuFacts) -> dict[str, int]:
+    if not domain.extents:
+        return {"block": 32, "items": 1, "width": 1}
     lane = choose_lane(domain)
     length = domain.extents[lane]
     width = width_for(domain, lane, _whole(domain, lane, length))
@@ -58,18 +77,30 @@ def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, int | str]:
     ops = sum(region_flops(op.block_ops) for op in kernel.generics)
     items = 1 if ops > LONG_REGION else max(1, min(4, BYTES_IN_FLIGHT // in_flight))
     strips = max(1, domain.size // width)
-    block = min(BLOCK_THREADS, facts.max_threads_per_block, max(32, math.ceil(strips / facts.sms / 32) * 32))
+    block = _block(strips, facts)
     while items > 1 and strips < facts.sms * block * items:
         items //= 2
-    return {"form": "plain", "block": block, "items": items, "width": width}
+    return {"block": block, "items": items, "width": width}
+
+
+def _block(strips: int, facts: GpuFacts) -> int:
+    """Threads of a block, fewer where that spreads the strips over more multiprocessors."""
+    return min(BLOCK_THREADS, facts.max_threads_per_block, max(32, math.ceil(strips / facts.sms / 32) * 32))
 
 
 def generate(kernel: Kernel, facts: GpuFacts, config: dict) -> GpuKernel:
-    domain = checked_domain(kernel)
+    parts = checked_parts(kernel)
     if config["form"] == "tiled":
+        ((_, domain),) = parts
         return map_tiled.generate(kernel, domain, facts, config)
     out = Emitter()
-    blocks = _MapBody(kernel, domain, out, config).emit()
+    if config["form"] == "plain":
+        ((_, domain),) = parts
+        blocks = _MapBody(kernel, domain, out, config, BLOCK).emit()
+        form = f"{config['width']} elements x {config['items']} a thread"
+    else:
+        blocks = _emit_parts(parts, out, config)
+        form = f"{len(parts)} parts side by side"
     symbol = f"{kernel.symbol}_0"
     return GpuKernel(
         text=module_text([phase_text(kernel, symbol, out, config["block"])]),
@@ -79,12 +110,54 @@ def generate(kernel: Kernel, facts: GpuFacts, config: dict) -> GpuKernel:
         bytes=kernel.bytes,
         flops=kernel.flops,
         predicted_us=predicted_us(kernel, facts),
-        schedule=f"map, {config['width']} elements x {config['items']} a thread, {blocks} blocks of {config['block']}",
+        schedule=f"map, {form}, {blocks} blocks of {config['block']}",
     )
 
 
-def checked_domain(kernel: Kernel) -> Domain:
-    domain = build_domain(kernel)
+def _emit_parts(parts: list[tuple[Kernel, Domain]], out: Emitter, config: dict) -> int:
+    """The bodies of all parts; returns the number of blocks."""
+    first = 0
+    for part, items, width in zip(parts, config["items"], config["widths"], strict=True):
+        first = _emit_part(*part, out, {"block": config["block"], "items": items, "width": width}, first)
+    return first
+
+
+def _emit_part(kernel: Kernel, domain: Domain, out: Emitter, config: dict, first: int) -> int:
+    """A part whose blocks begin with number `first`; returns that of the next one's."""
+    ints, end = SimtIntegers(out, is_small=False), first + num_blocks(domain, config)
+    mine = ints.less(BLOCK, end)
+    if first:
+        not_before = out.value(f"arith.cmpi uge, {BLOCK}, {ints.name(first)} : i64")
+        mine = out.value(f"arith.andi {not_before}, {mine} : i1")
+
+    def body() -> None:
+        _MapBody(kernel, domain, out, config, ints.add(BLOCK, -first)).emit()
+
+    out.when(mine, body)
+    return end
+
+
+def num_blocks(domain: Domain, config: dict) -> int:
+    """Blocks of a domain in the plain form."""
+    if not domain.extents or not domain.size:
+        return int(domain.size > 0)
+    strips = domain.size // domain.extents[lane := choose_lane(domain)] * (domain.extents[lane] // config["width"])
+    return max(1, math.ceil(strips / (config["block"] * config["items"])))
+
+
+def checked_parts(kernel: Kernel) -> list[tuple[Kernel, Domain]]:
+    """The parts of the kernel; itself where it has no parts, or one that goes by tiles."""
+    parts = parts_of(kernel)
+    for part, domain in parts:
+        _check(part, domain)
+    if not parts or any(domain.extents and map_tiled.choose(domain) for _, domain in parts):
+        domain = build_domain(kernel)
+        _check(kernel, domain)
+        return [(kernel, domain)]
+    return parts
+
+
+def _check(kernel: Kernel, domain: Domain) -> None:
     everything = frozenset(range(len(domain.extents)))
     for placed in domain.ops:
         op = placed.op
@@ -99,7 +172,6 @@ def checked_domain(kernel: Kernel) -> Domain:
     for store in domain.stores:
         if store.dims != everything:
             raise Unsupported("results over different loops")
-    return domain
 
 
 def choose_lane(domain: Domain) -> int:
@@ -120,11 +192,13 @@ def _whole(domain: Domain, lane: int, length: int) -> int:
 
 
 class _MapBody:
-    def __init__(self, kernel: Kernel, domain: Domain, out: Emitter, config: dict):
-        self.kernel, self.domain, self.out, self.config = kernel, domain, out, config
+    """The blocks of a nest, this one number `block` of them."""
+
+    def __init__(self, kernel: Kernel, domain: Domain, out: Emitter, config: dict, block: Number):
+        self.kernel, self.domain, self.out, self.config, self.block = kernel, domain, out, config, block
         self.evaluator = SimtEvaluator(kernel, domain, out)
         self.ints = self.evaluator.integers
-        self.top = Point({}, 0)
+        self.top = Point({}, out.innermost)
 
     def emit(self) -> int:
         """Write the body; returns the number of blocks."""
@@ -140,8 +214,8 @@ class _MapBody:
         length, rows = self.domain.extents[self.lane], math.prod(self.domain.extents[d] for d in self.outer)
         self.per_row, rest = length // width, length % width
         total = rows * self.per_row
-        blocks = max(1, math.ceil(total / (block * items)))
-        first = self.ints.add(self.ints.mul(BLOCK, block * items), THREAD)
+        blocks = num_blocks(self.domain, self.config)
+        first = self.ints.add(self.ints.mul(self.block, block * items), THREAD)
         places = [self.ints.add(first, i * block) for i in range(items)]
         if total == blocks * block * items and not rest:
             self._whole_items(places)
@@ -158,7 +232,7 @@ class _MapBody:
             self.out.when(is_last, lambda: self._single_items(places, total))
         if rest:
             start = self.domain.extents[self.lane] - rest
-            mine = self.ints.both(self.ints.equal(BLOCK, 0), self.ints.less(THREAD, rest))
+            mine = self.ints.both(self.ints.equal(self.block, 0), self.ints.less(THREAD, rest))
 
             def single() -> None:
                 row = Point(dict.fromkeys(self.outer, 0), self.out.innermost, self.top)

@@ -30,6 +30,7 @@ from mlir import ir
 from ..capabilities import generators
 from ..dialect.graph import Graph
 from .form_kernels_skip import SKIP
+from .join_kernels import join
 
 NAME = "fuse_scatter"
 
@@ -41,7 +42,7 @@ def run(module: ir.Module, facts) -> None:
         reader = _only_reader(scatter)
         if reader is None:
             continue
-        fused = _fused(scatter, reader)
+        fused = join([scatter, reader], [reader], place=reader)
         if target.supports(fused) is not None:
             fused.erase()
             continue
@@ -65,43 +66,3 @@ def _only_reader(scatter: ir.Operation) -> ir.Operation | None:
     uses = list(scatter.results[0].uses)
     reader = uses[0].owner.operation if len(uses) == 1 else None
     return reader if reader is not None and _anchor(reader) == "map" else None
-
-
-def _fused(scatter: ir.Operation, reader: ir.Operation) -> ir.Operation:
-    """One kernel of copies of both bodies, in front of `reader`."""
-    table, operands = scatter.results[0], list(scatter.operands)
-    operands += [v for v in dict.fromkeys(reader.operands) if v != table and v not in operands]
-    lines = ir.Location.fused([scatter.location, reader.location])
-    with ir.InsertionPoint(reader), lines:
-        first, second = scatter.clone(), reader.clone()
-        fused = ir.Operation.create(
-            "nova.kernel",
-            results=[r.type for r in reader.results],
-            operands=operands,
-            attributes={"anchor": scatter.attributes["anchor"], "aliases": reader.attributes["aliases"]},
-            regions=1,
-        )
-    types = [v.type for v in operands]
-    block = fused.regions[0].blocks.append(*types, arg_locs=[ir.Location.unknown()] * len(types))
-    known = dict(zip(operands, block.arguments, strict=True))
-    known[table] = _move(first, scatter, known, block)[0]
-    made = _move(second, reader, known, block)
-    with ir.InsertionPoint(block), ir.Location.unknown():
-        ir.Operation.create("nova.yield", operands=made)
-    for copy in (first, second):
-        copy.erase()
-    return fused
-
-
-def _move(copy: ir.Operation, kernel: ir.Operation, known: dict, target: ir.Block) -> list[ir.Value]:
-    """The body of `copy` to the end of `target`, its arguments replaced by what is `known` of the operands of `kernel`;
-    what it yields.
-    """
-    (block,) = copy.regions[0].blocks
-    for argument, operand in zip(block.arguments, kernel.operands, strict=True):
-        argument.replace_all_uses_with(known[operand])
-    *body, last = [op.operation for op in block.operations]
-    for op in body:
-        target.append(op)
-    yielded = list(last.operands)
-    return yielded

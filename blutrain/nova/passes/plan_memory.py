@@ -30,6 +30,8 @@ After (the places of a launch: its operands, then its results):
 
 from __future__ import annotations
 
+import math
+
 from mlir import ir
 
 from ..dialect.definition import TERMINATOR
@@ -384,6 +386,8 @@ def _fitting(kernel: Kernel, late: set[int], places: dict[int, set[tuple]], resu
     else:
         return set()
     type_ = kernel.results[result]
+    if type_.size == 1 and any(math.prod(op.extents) > 1 for op in kernel.generics):
+        return set()  # one thread writes what the others read, none knows when
     fits = (i for i, o in enumerate(kernel.operands) if (o.size, o.dtype) == (type_.size, type_.dtype))
     return {i for i in fits if places.get(i) == mine}
 
