@@ -37,7 +37,9 @@ Typed = tuple[tuple[int, ...], str]
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel with the shapes and dtypes of what it takes and gives; integers among its operands are below `ids`."""
+    """A kernel with the shapes and dtypes of what it takes and gives; integers among its operands are below `ids`, and
+    numbers are above 0 where it `is_positive` that takes roots.
+    """
 
     name: str
     kernel: GpuKernel
@@ -45,14 +47,17 @@ class Case:
     results: tuple[Typed, ...]
     aliases: tuple[int, ...]
     ids: int = 3
+    is_positive: bool = False
 
     def arrays(self, seed: int = 0) -> list[np.ndarray]:
         rng = np.random.default_rng(seed)
-        return [
-            rng.integers(0, self.ids, shape).astype(NUMPY[dtype]) if dtype in ("i64", "i32") else
-            np.asarray(np.abs(random(rng, shape, dtype)) if not shape else random(rng, shape, dtype))
-            for shape, dtype in self.operands
-        ]  # fmt: skip
+        return [self._array(rng, shape, dtype) for shape, dtype in self.operands]
+
+    def _array(self, rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        if dtype in ("i64", "i32"):
+            return rng.integers(0, self.ids, shape).astype(NUMPY[dtype])
+        made = random(rng, shape, dtype)
+        return np.abs(made) if self.is_positive else made
 
     def plan(self) -> ProgramPlan:
         """A program of one launch: operands are its inputs, results its outputs."""
@@ -89,14 +94,16 @@ def ampere(text_of: Callable, *arguments: Any, arch: str = "sm_80", **schedule: 
     return build
 
 
-def body(body_of: Callable, *arguments: Any, ids: int = 3, **schedule: Any) -> Callable[[], Case]:
+def body(
+    body_of: Callable, *arguments: Any, ids: int = 3, is_positive: bool = False, **schedule: Any
+) -> Callable[[], Case]:
     def build() -> Case:
         made = body_of(*arguments)
         with parsed(made) as op:
             kernel, module = gpu._chosen(op, H200)
             generated = module.generate(kernel, H200, {**module.configure(kernel, H200), **schedule})
         typed = lambda values: tuple((v.shape, v.dtype) for v in values)
-        return Case("", generated, typed(made.operands), typed(made.results), tuple(made.aliases), ids)
+        return Case("", generated, typed(made.operands), typed(made.results), tuple(made.aliases), ids, is_positive)
 
     return build
 
@@ -199,7 +206,7 @@ SIMT: dict[str, Callable[[], Case]] = {
     "map gelu backward": body(map_bodies.gelu_backward, 65_536),
     "map tiles": body(turned, (130, 200), "f32", "bf16"),
     "map tiles narrow": body(turned, (96, 72), "bf16", "f32"),
-    "map adamw": body(map_bodies.adamw, 70_001),
+    "map adamw": body(map_bodies.adamw, 70_001, is_positive=True),
     "row layer norm": body(row_bodies.layer_norm, 300, 384),
     "row layer norm backward": body(row_bodies.layer_norm_backward, 300, 384),
     "row layer norm backward shared": body(row_bodies.layer_norm_backward, 40, 521, threads=96, block=96, form="resident"),

@@ -1,6 +1,7 @@
 """Makes PTX hostile to its own mistakes: warps that are late at random, and shared memory that is poisoned at entry.
 
     rewritten = fire(ptx, salt=1)
+    calm = fire(ptx, salt=1, is_calm=True)      # the same instructions, all delays zero
 
 A delay (nanoseconds to a few microseconds, another in each warp and at each place, drawn from the clock too) stands
 around everything by which warps wait for one another: barriers, mbarriers, clusters, bulk copies, cp.async. In kernels
@@ -24,7 +25,7 @@ _STATIC = re.compile(r"^\s*(?:\.visible |\.internal )?\.shared \.align \d+ \.b8 
 _DYNAMIC = re.compile(r"^\s*\.extern \.shared \.align \d+ \.b8 (\w+)\[\];", re.MULTILINE)
 
 _DECLARATIONS = (".reg", ".shared", ".local", "//")
-_REGISTERS = "\t.reg .b32 %fire, %fire_x, %fire_y, %fire_end;\n\t.reg .pred %fire_p;"
+_REGISTERS = "\t.reg .b32 %fire, %fire_x, %fire_y, %fire_end, %fire_mask;\n\t.reg .pred %fire_p;"
 # Of one draw in 16: up to 8 us; of the others: up to 0.5 us.
 _DELAY = """\tmad.lo.u32 %fire, %fire, 1664525, 1013904223;
 \tshr.u32 %fire_x, %fire, 24;
@@ -32,26 +33,30 @@ _DELAY = """\tmad.lo.u32 %fire, %fire, 1664525, 1013904223;
 \tsetp.eq.u32 %fire_p, %fire_y, 0;
 \tshl.b32 %fire_y, %fire_x, 4;
 \tselp.b32 %fire_x, %fire_y, %fire_x, %fire_p;
+\tand.b32 %fire_x, %fire_x, %fire_mask;
 \tnanosleep.u32 %fire_x;"""
 
 
-def fire(ptx: str, salt: int = 0) -> str:
-    """The same kernels, delayed and poisoned. `salt`: another choice of places and delays."""
+def fire(ptx: str, salt: int = 0, is_calm: bool = False) -> str:
+    """The same kernels, delayed and poisoned. `salt`: another choice of places and delays.
+
+    is_calm: without delay; but for one number the same instructions, so that ptxas makes the same code of the rest.
+    """
     memory = [(name, str(int(size) & ~3)) for name, size in _STATIC.findall(ptx)]
     memory += [(name, "%dynamic_smem_size") for name in _DYNAMIC.findall(ptx)]
     starts = [match.start() for match in _ENTRY.finditer(ptx)]
     parts = [ptx[a:b] for a, b in zip([0, *starts], [*starts, len(ptx)], strict=True)]
-    return parts[0] + "".join(_function(part, memory, salt + i * 7919) for i, part in enumerate(parts[1:]))
+    return parts[0] + "".join(_function(part, memory, salt + i * 7919, is_calm) for i, part in enumerate(parts[1:]))
 
 
-def _function(text: str, memory: list[tuple[str, str]], salt: int) -> str:
+def _function(text: str, memory: list[tuple[str, str]], salt: int, is_calm: bool) -> str:
     """One entry function; only the memory that it names is its own."""
     head, body = text.split("\n{\n", 1)
     own = [(name, size) for name, size in memory if re.search(rf"(?<!\w){re.escape(name)}\b", body)]
     is_hopper = "wgmma" in body or "cp.async.bulk" in body
     lines = body.split("\n")
     first = next(i for i, line in enumerate(lines) if not line.strip().startswith(_DECLARATIONS))
-    entry = [_REGISTERS, *_poison(own, is_hopper), *_seed(salt), _DELAY]
+    entry = [_REGISTERS, *_poison(own, is_hopper), *_seed(salt, is_calm), _DELAY]
     return "\n".join([head, "{", *lines[:first], *entry, *_delayed(lines[first:], is_hopper, salt)])
 
 
@@ -82,9 +87,13 @@ def _poison(memory: list[tuple[str, str]], is_hopper: bool) -> list[str]:
     return [*lines, "\tbar.sync 0;"] if memory else lines
 
 
-def _seed(salt: int) -> list[str]:
-    """The warp's own start: of its number, its block's, the clock and the salt."""
+def _seed(salt: int, is_calm: bool) -> list[str]:
+    """The warp's own start: of its number, its block's, the clock and the salt. And the mask of all delays: of the
+    grid's depth, which is 1, so that ptxas does not know it.
+    """
     return [
+        "\tmov.u32 %fire_mask, %nctaid.z;",
+        f"\tsub.u32 %fire_mask, %fire_mask, {1 if is_calm else 2};",
         "\tmov.u32 %fire, %tid.x;",
         "\tshr.u32 %fire, %fire, 5;",
         "\tmul.lo.u32 %fire, %fire, 0x9E3779B1;",
