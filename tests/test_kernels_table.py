@@ -8,8 +8,12 @@ import kernels_support
 import numpy as np
 import pytest
 from cases import CASES, Case
+from composite_cases import CASES as COMPOSITES
+from composite_cases import DTYPES, Source, case_id
 
 import blutrain as bt
+from blutrain.tensor.dispatch import apply
+from blutrain.tensor.primitive import TABLE
 
 COMPILED = [case for case in CASES if case.compiled]
 INTEGERS = ("uint8", "int8", "uint16", "int16", "int32", "int64", "bool")
@@ -58,3 +62,18 @@ def _integers(case: Case, dtype: str) -> list[bt.Tensor]:
         else:
             found.append(bt.tensor(array))
     return found
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("case", COMPOSITES, ids=case_id)
+def test_composite(case, dtype):
+    operands = case.operands(Source(DTYPES[dtype]))
+    arrays = [x for x in operands if isinstance(x, np.ndarray)]
+
+    def call(*tensors):
+        given = iter(tensors)
+        return apply(
+            TABLE[case.name], *[next(given) if isinstance(x, np.ndarray) else x for x in operands], **case.attrs
+        )
+
+    kernels_support.run_step(kernels_support.record(call, arrays))
