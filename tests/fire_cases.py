@@ -155,8 +155,19 @@ def batched(layout: str, batch: tuple[int, ...], m: int, n: int, k: int, dtype: 
 PLAIN, GELU, GATED, ADDED = (
     hopper_kernels.plain, hopper_kernels.bias_gelu, hopper_kernels.gated, hopper_kernels.accumulated
 )  # fmt: skip
-COOPERATIVE = {"pingpong": False, "split": 1, "staging": 1, "multicast": "", "stages": 3, "tile_m": 128, "tile_n": 128}
-PINGPONG = {"pingpong": True, "split": 1, "tile_m": 128, "tile_n": 128, "stages": 4}
+COOPERATIVE = {"pingpong": False, "consumers": 2, "split": 1, "multicast": "", "fetch": 2, "stages": 3, "tile_m": 128,
+               "tile_n": 128}  # fmt: skip
+THREE = {
+    "pingpong": False,
+    "consumers": 3,
+    "split": 1,
+    "multicast": "",
+    "fetch": 2,
+    "stages": 4,
+    "tile_m": 192,
+    "tile_n": 192,
+}
+PINGPONG = {"pingpong": True, "consumers": 2, "split": 1, "tile_m": 128, "tile_n": 128, "stages": 4}
 SHAPE = (648, 520, 776)
 
 HOPPER: dict[str, Callable[[], Case]] = {
@@ -172,6 +183,13 @@ HOPPER: dict[str, Callable[[], Case]] = {
     "registers NN tf32": hopper(PLAIN, "NN", *SHAPE, "tf32"),
     "registers TT tf32": hopper(PLAIN, "TT", *SHAPE, "tf32"),
     "repack TN tf32": hopper(PLAIN, "TN", 520, 1032, 520, "tf32"),
+    "three consumers NN tf32": hopper(PLAIN, "NN", *SHAPE, "tf32", **THREE),
+    "three consumers TT tf32": hopper(PLAIN, "TT", *SHAPE, "tf32", **THREE),
+    "three consumers bf16": hopper(PLAIN, "NT", *SHAPE, "bf16", **THREE | {"stages": 3}),
+    "three consumers split tf32": hopper(PLAIN, "TN", 392, 400, 8192, "tf32", **THREE | {"split": 8}),
+    "three consumers column sums tf32": hopper(GATED, "NN", 1032, 776, 384, "tf32", **THREE | {"tile_m": 128}),
+    "large bf16": hopper(GATED, "NN", 2056, 1544, 384, "bf16"),
+    "large tf32": hopper(GATED, "NN", 2056, 1544, 384, "tf32"),
     "weights tf32": hopper(PLAIN, "TN", 384, 520, 8192, "tf32"),
     "weights bf16": hopper(PLAIN, "TN", 384, 520, 8192, "bf16"),
     "batched bf16": hopper(batched, "NT", (2, 3), 264, 200, 256, "bf16"),
