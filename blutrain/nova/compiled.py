@@ -131,6 +131,8 @@ class CompiledModule:
 
     def tensor_inputs(self) -> list[Tensor | None]:
         """The tensors in attributes that forward reads as it reads its arguments."""
+        if not self._places["inputs"]:
+            return []
         values = [_read(ref(), key[1]) for key, ref in self._places["inputs"].items()]
         return [v if isinstance(v, Tensor) else None for v in values]
 

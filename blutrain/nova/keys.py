@@ -38,23 +38,19 @@ def operand_key(log: Log, tree):
     return freeze(tree, leaf)
 
 
-def plain_operands(arguments: tuple) -> dict[int, Tensor] | None:
-    """The arguments of a log's first event by id, where all are plain tensors: different ones, with values, no views,
-    without history or hooks. None for any others.
+def plain_operands(arguments: tuple) -> tuple[dict[int, Tensor], tuple] | None:
+    """The arguments of a log's first event by id, and a short form of what `operand_key` would say of them, where all are
+    plain tensors: different ones, with values, no views, without history or hooks. None for any others.
     """
-    fresh = {}
+    fresh, key = {}, []
     for x in arguments:
         if not isinstance(x, Tensor) or x._pending is not None or x._base is not None:
             return None
         if x.grad_fn is not None or x._hooks is not None or id(x) in fresh:
             return None
         fresh[id(x)] = x
-    return fresh
-
-
-def plain_key(fresh: dict[int, Tensor]) -> tuple:
-    """What `operand_key` would say of plain operands, in a short form."""
-    return tuple([(x._aval, x._requires_grad) for x in fresh.values()])
+        key += (x._aval, x._requires_grad)
+    return fresh, tuple(key)
 
 
 def tensors_key(log: Log, tensors: list) -> tuple:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy
@@ -23,7 +24,7 @@ from ..tensor.tensor import Tensor
 from .compiled import CompiledModule, random_state
 from .escapes import find_escape
 from .execute import flush_log
-from .keys import operand_key, plain_key, plain_operands
+from .keys import operand_key, plain_operands
 from .log import Log
 from .program import settle
 from .record_gradients import GradientEvents
@@ -77,18 +78,18 @@ class Recorder(GradientEvents):
             return NotImplemented
         inputs = args, kwargs, compiled.tensor_inputs()
         is_first = self.log is None or not self.log.steps
-        fresh = plain_operands(args) if is_first and not kwargs and not inputs[2] else None
-        if fresh is None:
+        plain = plain_operands(args) if is_first and not kwargs and not inputs[2] else None
+        if plain is None:
             map_tree(inputs, Tensor, self._realize)
-        device = self._device_of_call(compiled, inputs, fresh)
+        device = self._device_of_call(compiled, args if plain is not None else _tensors_of(inputs))
         if device is None:
             return NotImplemented
         log = self.log or self._begin(device)
         log.owner = log.owner or compiled
-        if fresh is None:
+        if plain is None:
             key = self._call_key(log, compiled, state, inputs)
         else:
-            log.fresh, key = fresh, ("call", compiled.token, state, plain_key(fresh))
+            log.fresh, key = plain[0], ("call", compiled.token, state, plain[1])
         if key is None:
             return NotImplemented
         result = self._event(log, key, [], lambda _: self._record_call(log, module, inputs, state))
@@ -96,11 +97,8 @@ class Recorder(GradientEvents):
             self.flush()
         return result
 
-    def _device_of_call(self, compiled: CompiledModule, inputs: tuple, fresh: dict | None) -> Device | None:
+    def _device_of_call(self, compiled: CompiledModule, tensors: Sequence[Tensor]) -> Device | None:
         """The device of a module's state and arguments; None, and the call runs eagerly, where they are on several."""
-        tensors: list[Tensor] = [] if fresh is None else list(fresh.values())
-        if fresh is None:
-            map_tree(inputs, Tensor, tensors.append)
         device = compiled.device or (tensors[0].device if tensors else cpu)
         for tensor in tensors:
             if tensor.device is not device:
@@ -423,6 +421,13 @@ class Recorder(GradientEvents):
         for key in gone:
             del self.root.children[key]
         self.slots.forget({id(t) for step in steps for _, t in step.captured})
+
+
+def _tensors_of(tree) -> list[Tensor]:
+    """All tensors in nested arguments."""
+    found: list[Tensor] = []
+    map_tree(tree, Tensor, found.append)
+    return found
 
 
 class _InBody(threading.local):
