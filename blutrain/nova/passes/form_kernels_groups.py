@@ -80,11 +80,23 @@ def anchor_of(root: Root) -> str:
 class Group:
     """Roots that become one kernel. `places[number]` says for every loop of a root which loop of the group it is."""
 
-    __slots__ = ("anchor", "columns", "extents", "number", "places", "reduced", "roots", "rows")
+    __slots__ = (
+        "anchor",
+        "columns",
+        "extents",
+        "has_choice",
+        "is_memory",
+        "number",
+        "places",
+        "reduced",
+        "roots",
+        "rows",
+    )
 
     def __init__(self, number: int, root: Root):
         self.number, self.roots, self.anchor = number, [root], anchor_of(root)
         self.places: dict[int, tuple[int, ...]] = {root.node.number: tuple(range(len(root.loops.extents)))}
+        self.is_memory, self.has_choice = root.node.is_memory, choice(root.node) is not None
         self.extents = root.loops.extents
         self.reduced = root.loops.reduced
         # Of a product: the loops that are left where its columns are summed, or its rows.
@@ -100,7 +112,10 @@ class Group:
         if self.anchor == ROW:
             if is_map:
                 return loops in (everything, parallel)
-            return root.node.kind == REDUCE and loops == everything and reduced in (set(self.reduced), parallel)
+            if root.node.kind != REDUCE or loops != everything:
+                return False
+            in_any_order = not root.node.record.nova.combiner.startswith("arg")
+            return reduced == self.reduced or (reduced == parallel and in_any_order)
         if self.anchor == COLUMN:
             if is_map:
                 return loops == parallel and self._makes_all(root)
@@ -181,17 +196,17 @@ class Groups:
         """Merge `b` into `a`, loop d of b being loop place[d] of a, if the anchor of `a` takes every root of `b` and
         no cycle arises. is_waist: `b` is what becomes of the product or gather `a`; else the merge must save loads.
         """
-        if any(root.node.is_memory for root in (*a.roots, *b.roots)) or not self._run_together(a, b):
+        if a is b or a.is_memory or b.is_memory or not self.can_merge(a, b) or not self._run_together(a, b):
             return False
         is_plain = list(place) == sorted(place) or (a.anchor == CONTRACT and self.target.is_wide)
         if not is_plain and not (_reads(a, b) or _reads(b, a)):
             return False  # only a value that one gives the other shows a generator how permuted loops belong together
-        if a is b or len(set(place)) != len(place) or any(a.extents[p] != b.extents[d] for d, p in enumerate(place)):
+        if len(set(place)) != len(place) or any(a.extents[p] != b.extents[d] for d, p in enumerate(place)):
             return False
         moved = {
             r.node.number: tuple(place[d] if d < len(place) else -1 for d in b.places[r.node.number]) for r in b.roots
         }
-        if not all(a.takes(root, moved[root.node.number]) for root in b.roots) or not self.can_merge(a, b):
+        if not all(a.takes(root, moved[root.node.number]) for root in b.roots):
             return False
         roots, places = [*a.roots, *b.roots], a.places | moved
         if not _reads_in_place(roots, places) or _reads_late(a, roots, places) or not _is_timely(a, b):
@@ -200,6 +215,7 @@ class Groups:
             return False
         if not is_waist and not self._is_worthwhile(a, b, places):
             return False
+        a.has_choice |= b.has_choice
         a.places.update(moved)
         a.roots = sorted(a.roots + b.roots, key=lambda root: root.node.number)
         for root in b.roots:
@@ -233,7 +249,7 @@ class Groups:
         """Whether all that leaves `a` and `b` is needed under the same condition: always, or where one flag is not set
         (form_kernels_skip). What only such values read is needed with them.
         """
-        if all(choice(root.node) is None for root in (*a.roots, *b.roots)):
+        if not a.has_choice and not b.has_choice:
             return True
         needed = set()
         for root in (*a.roots, *b.roots):
