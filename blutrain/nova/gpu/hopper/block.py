@@ -24,8 +24,10 @@ class Block:
         self.row_bytes = self.tile.row_bytes
 
     def write(self, at: Integer, chunk: list[Piece], values: list[str]) -> None:
-        """All pieces of a chunk into the block at shared address `at`; not transposed."""
-        if self.item == 4:
+        """All pieces of a chunk into the block at shared address `at`."""
+        if self.tiles.p_axis == "n":
+            self._write_rows(at, chunk, values)
+        elif self.item == 4:
             self._write_pairs(at, chunk, values)
         else:
             self._write_matrices(at, chunk, values)
@@ -94,8 +96,9 @@ class Block:
 
     # --- transposed: 2 * blocks neighbours of rows 2 * (lane % 4), in boxes side by side
 
-    def _read_rows(self, at: Integer, chunk: list[Piece]) -> list[str]:
-        out, lanes = self.out, chunk[0].run.lanes
+    def _rows(self, at: Integer, chunk: list[Piece]) -> list[tuple[str, int]]:
+        """Address of each piece: a name and a number."""
+        out, lanes, first = self.out, chunk[0].run.lanes, chunk[0].run.row
         column = out.mul(self._column(lanes), self.item)
         box, within = out.div(column, STAGE_ROW_BYTES), out.rem(column, STAGE_ROW_BYTES)
         row = self._row()
@@ -105,11 +108,21 @@ class Block:
         for e in range(2):
             unit = out.bits("xori", out.div(within, 16), out.add(row, e))
             addresses.append(out.name(out.add(base, out.mul(unit, 16))))
+        return [(addresses[(p.run.row - first) % 2], (p.run.row - first) * STAGE_ROW_BYTES) for p in chunk]
+
+    def _read_rows(self, at: Integer, chunk: list[Piece]) -> list[str]:
+        count = chunk[0].run.lanes * self.item // 4
+        return [self._words(address, offset, count) for address, offset in self._rows(at, chunk)]
+
+    def _write_rows(self, at: Integer, chunk: list[Piece], values: list[str]) -> None:
+        out, lanes = self.out, chunk[0].run.lanes
         count = lanes * self.item // 4
-        first = chunk[0].run.row
-        return [
-            self._words(addresses[(p.run.row - first) % 2], (p.run.row - first) * STAGE_ROW_BYTES, count) for p in chunk
-        ]
+        registers = ",".join(f"${i + 1}" for i in range(count))
+        text = f"st.shared.v{count}.b32 [$0+%d], {{{registers}}};" if count > 1 else "st.shared.b32 [$0+%d], $1;"
+        for (address, offset), value in zip(self._rows(at, chunk), values, strict=True):
+            words = out.value(f"llvm.bitcast {value} : vector<{lanes}x{self.dtype}> to vector<{count}xi32>")
+            elements = [(out.element(words, i, "i32", count), "i32") for i in range(count)]
+            out.asm(text % offset, ",".join(["r"] * (1 + count) + ["~{memory}"]), [(address, "i32"), *elements])
 
     # --- vectors
 

@@ -52,22 +52,36 @@ class ColumnSums:
     def flush(self) -> None:
         """Sums over the eight lanes that hold the same columns, to this warp's row in shared memory."""
         out, thread = self.out, self.consumer.thread
-        width = 4 * self.tiles.q_tile
-        row = out.mul(out.bits("andi", thread.warp, 3), width)
+        row = out.mul(out.bits("andi", thread.warp, 3), 4 * self.tiles.q_tile)
         at = out.add(row, out.mul(out.bits("andi", thread.lane, 3), 8))
-        writes = out.compare("ult", thread.lane, 4)
         for number in range(len(self.sums)):
-            columns = self._over_lanes(number, (4, 8, 16))
-            address = out.name(out.add(self._shared(number), at))
-
-            def write(columns: dict[int, str] = columns, address: str = address) -> None:
-                for column, value in columns.items():
-                    out.asm(
-                        f"st.shared.f32 [$0+{4 * column}], $1;", "r,f,~{memory}", [(address, "i32"), (value, "f32")]
-                    )
-
-            out.when(writes, write)
+            columns, offset = self._parted_over_lanes(number)
+            address = out.name(out.add(out.add(self._shared(number), at), out.mul(offset, 4)))
+            for column, value in columns.items():
+                out.asm(f"st.shared.f32 [$0+{4 * column}], $1;", "r,f,~{memory}", [(address, "i32"), (value, "f32")])
             self.sums[number] = {}
+
+    def _parted_over_lanes(self, number: int) -> tuple[dict[int, str], Integer]:
+        """Each of the eight lanes ends with the sums of an eighth of the columns: of these ones, moved by an offset. At each
+        step a lane gives away half of what it has and gets the other's values of the half that it keeps.
+        """
+        out, combiner, lane = self.out, self.epilogue.combiners[number], self.consumer.thread.lane
+        columns, values = list(self.sums[number]), list(self.sums[number].values())
+        offset: Integer = 0
+        for mask in (16, 8, 4):
+            if len(values) == 1:  # nothing to part: both have the sum
+                values = [combiner.combine(out, values[0], out.shuffle_xor(values[0], mask), 0)]
+                continue
+            half = len(values) // 2
+            bit = out.bits("andi", lane, mask)
+            upper = out.compare("ne", bit, 0)
+            offset = out.add(offset, out.mul(out.div(bit, mask), columns[half] - columns[0]))
+            kept = []
+            for low, high in zip(values[:half], values[half:], strict=True):
+                keep, give = (out.value(f"arith.select {upper}, {a}, {b} : f32") for a, b in ((high, low), (low, high)))
+                kept.append(combiner.combine(out, keep, out.shuffle_xor(give, mask), 0))
+            columns, values = columns[:half], kept
+        return dict(zip(columns, values, strict=True)), offset
 
     def finish(self) -> None:
         if self.tiles.p_axis == "m":

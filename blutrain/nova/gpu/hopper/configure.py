@@ -44,7 +44,6 @@ TILE_SHAPES = {
     "register pingpong": ((128, 128), (192, 64), (128, 64), (64, 128)),
 }  # (m, n), register: (q, p); "wide": three consumers
 MIN_STAGES, ENOUGH_STAGES, MANY_STAGES, MAX_STAGES = 3, 4, 5, 8
-CHUNK_BYTES = (128, 64)  # of a row of the chunks in which an epilogue works
 FETCH_DEPTHS = (2, 3, 1)  # sets of buffers for operands
 
 
@@ -122,9 +121,11 @@ def _deepest(schedule: Schedule, problem: Problem, facts: GpuFacts) -> Iterator[
 
 
 def _buffers(problem: Problem, schedule: Schedule, facts: GpuFacts) -> Iterator[Schedule]:
-    """Sizes of chunks, and numbers of sets for operands, best first. A tile takes whole rounds of the fetching ring."""
-    for chunk in CHUNK_BYTES:
-        narrowed = dataclasses.replace(schedule, chunk=chunk, fetch=1)
+    """Numbers of sets of buffers and sizes of chunks, best first. A tile takes whole rounds of the fetching ring."""
+    tiles = tiles_of(problem, dataclasses.replace(schedule, fetch=1), facts)
+    kinds = [(2, 128), (0, 128)] if tiles.in_registers else [(2, 128), (2, 64)]
+    for staging, chunk in kinds:
+        narrowed = dataclasses.replace(schedule, staging=staging, chunk=chunk, fetch=1)
         tiles = tiles_of(problem, narrowed, facts)
         depths = [depth for depth in FETCH_DEPTHS if tiles.num_chunks % depth == 0] if fetched_loads(tiles) else [0]
         yield from (dataclasses.replace(narrowed, fetch=depth) for depth in depths)

@@ -20,7 +20,7 @@ from blutrain.nova.gpu.kernel import TensorMap
 from blutrain.nova.kernel import ITEM_BYTES, Access, Operand
 
 BOX_ALIGNMENT = 128  # bytes, of what TMA writes to shared memory without a swizzle
-TRANSPOSED_ROWS = 32  # of a chunk where the product is computed transposed
+TRANSPOSED_ROWS = 16  # of a chunk where the product is computed transposed
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ def pieces(tiles: Tiles) -> list[list[Piece]]:
             for b in range(tiles.q_tile // 8)
             for e in range(2)
         ]
-        return [rows[i : i + 8] for i in range(0, len(rows), 8)]
+        at_once = TRANSPOSED_ROWS // 4
+        return [rows[i : i + at_once] for i in range(0, len(rows), at_once)]
     chunks = []
     columns = chunk_columns(tiles)
     for first in range(0, tiles.q_tile, columns):
@@ -103,7 +104,7 @@ def thread_origin(
 def staged_stores(tiles: Tiles) -> list[Store]:
     """Results that leave through shared memory."""
     traffic = tiles.problem.traffic
-    if tiles.in_registers or tiles.schedule.split > 1:
+    if not tiles.schedule.staging or tiles.schedule.split > 1 or tiles.register_axis == "m":
         return []
     return [s for s in tiles.problem.contract.stores if s.access in traffic.tiled and traffic.axes[s.access] == "mn"]
 

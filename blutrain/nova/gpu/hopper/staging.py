@@ -78,14 +78,20 @@ class Staging:
 
     def _send(self, first: Run) -> None:
         out = self.out
-        row = out.add(self.place.m, out.mul(self.consumer.slot, CONSUMER_ROWS * self.tiles.blocks_p))
-        coordinates = [out.add(self.place.n, first.column), out.add(row, first.row)]
-        if self.tiles.problem.batch > 1:
-            coordinates.append(self.place.batch)
-        box = ", ".join(out.name(c) for c in coordinates)
         for number, store in enumerate(self.stores, self.first_map):
-            buffer = out.shared_pointer(self._buffer(store))
-            out.line(
-                f"nvvm.cp.async.bulk.tensor.global.shared.cta %map{number}, {buffer}, box[{box}] : !llvm.ptr, {SHARED}"
-            )
+            tile, buffer = tile_of(self.tiles, store.access), self._buffer(store)
+            for box in range(tile.count):
+                source = out.shared_pointer(out.add(buffer, box * tile.box_bytes))
+                at = ", ".join(out.name(c) for c in self._corner(first, box * tile.columns))
+                out.line(
+                    f"nvvm.cp.async.bulk.tensor.global.shared.cta %map{number}, {source}, box[{at}] : !llvm.ptr, {SHARED}"
+                )
         out.line("nvvm.cp.async.bulk.commit.group")
+
+    def _corner(self, first: Run, skipped: int) -> list[Integer]:
+        """The element at which a box begins, innermost first: that of the chunk, `skipped` columns on."""
+        out, place = self.out, self.place
+        share = out.mul(self.consumer.slot, CONSUMER_ROWS * self.tiles.blocks_p)
+        m, n = out.add(place.m, first.row), out.add(place.n, first.column + skipped)
+        m, n = (out.add(m, share), n) if self.tiles.p_axis == "m" else (m, out.add(n, share))
+        return [n, m, *([place.batch] if self.tiles.problem.batch > 1 else [])]

@@ -324,7 +324,7 @@ class Tiles:
             (s.split > 1 and self.num_reductions, "split k with column reductions"),
             (s.split > 1 and self.problem.contract.row_reductions, "split k with row reductions"),
             (s.stages < 2, "fewer than two stages"),
-            (s.staging < 2, "fewer than two sets of staging buffers"),
+            (s.staging == 1, "one set of staging buffers"),
             (
                 self.fetch_set_bytes > 0 and self.num_chunks % s.fetch != 0,
                 f"{self.num_chunks} chunks, not a multiple of {s.fetch}",
