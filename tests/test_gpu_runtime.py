@@ -263,9 +263,11 @@ def test_checks_survive_the_ring_coming_round():
 @pytest.mark.parametrize(
     "flags, state", [((), 0), ((0, 0), 0), ((0, 5, 3), 2 << 32 | 5), ((-1,), 1 << 32 | 0xFFFFFFFF)]
 )
-def test_the_couriers_kernels(flags, state):
+@pytest.mark.parametrize("count", [0, 1, 4, 40])
+def test_the_couriers_kernels(flags, state, count):
     """The real text, each of its threads in turn on the CPU: two steps, in two slots."""
-    inputs = [np.arange(size, dtype=np.uint8) for size in (0, 5, 16, 100_003)]
+    sizes = [(0, 5, 16, 100_003)[i % 4] for i in range(count)]
+    inputs = [np.arange(size, dtype=np.uint8) for size in sizes]
     places, cells, results = [np.zeros_like(x) for x in inputs], np.zeros(3), np.arange(700.0)
     given_flags = np.array(flags, np.int32)
     ring, counter = StepRing(fake(), 3, len(inputs)), np.array([SLOTS - 1], np.uint64)
@@ -295,7 +297,8 @@ def test_the_couriers_kernels(flags, state):
         failure = ring.failed_check()
         found = 0 if failure is None else (failure.check + 1) << 32 | failure.flag & 0xFFFFFFFF
         assert found == state and (failure is None or failure.context == step)
-        inputs[3] += 1
+        for x in inputs:
+            x += 1
 
 
 def test_results_are_their_receivers():

@@ -105,6 +105,7 @@ _HEAD = f"""
   %slot = llvm.getelementptr %ring[%offset] : ({_POINTER}, i64) -> {_POINTER}, i8
 """
 
+# In bring_in there are as many teams of blocks as inputs: each waits for the bus once, to learn where its input is.
 _ATTRIBUTES = f"attributes {{gpu.kernel, nvvm.kernel, nvvm.reqntid = array<i32: {_THREADS}>}}"
 
 TEXT = f"""gpu.module @kernels {{
@@ -113,19 +114,30 @@ llvm.func @nova_bring_in(%ring: {_POINTER}, %table: {_POINTER}) {_ATTRIBUTES} {{
   %block32 = nvvm.read.ptx.sreg.ctaid.x range <i32, 0, {_BLOCKS}> : i32
   %block = arith.extui %block32 : i32 to i64
   %threads = arith.constant {_THREADS} : i64
-  %stride = arith.constant {_BLOCKS * _THREADS} : i64
-  %before = arith.muli %block, %threads : i64
+  %blocks = arith.constant {_BLOCKS} : i64
+  %all = arith.constant {_BLOCKS * _THREADS} : i64
+  %first = arith.muli %block, %threads : i64
+  %number_of_all = arith.addi %first, %thread : i64
+  %at_least_one = arith.maxui %num_inputs, %c1 : i64
+  %teams = arith.minui %at_least_one, %blocks : i64
+  %team = arith.remui %block, %teams : i64
+  %member = arith.divui %block, %teams : i64
+  %members = arith.divui %blocks, %teams : i64
+  %stride = arith.muli %members, %threads : i64
+  %before = arith.muli %member, %threads : i64
   %me = arith.addi %before, %thread : i64
+  %is_member = arith.cmpi ult, %member, %members : i64
+  %end = arith.select %is_member, %num_inputs, %c0 : i64
   %cells = llvm.inttoptr %cells_address : i64 to {_POINTER}
   %first_scalar = arith.addi %head, %num_inputs : i64
-  scf.for %i = %me to %num_scalars step %stride : i64 {{
+  scf.for %i = %number_of_all to %num_scalars step %all : i64 {{
     %from = arith.addi %first_scalar, %i : i64
     %source = llvm.getelementptr %slot[%from] : ({_POINTER}, i64) -> {_POINTER}, i64
     %scalar = llvm.load volatile %source {_ALIGNED} : {_POINTER} -> i64
     %cell = llvm.getelementptr %cells[%i] : ({_POINTER}, i64) -> {_POINTER}, i64
     llvm.store %scalar, %cell {_ALIGNED} : i64, {_POINTER}
   }}
-  scf.for %k = %c0 to %num_inputs step %c1 : i64 {{
+  scf.for %k = %team to %end step %teams : i64 {{
     %source_word = arith.addi %head, %k : i64
     %source_at = llvm.getelementptr %slot[%source_word] : ({_POINTER}, i64) -> {_POINTER}, i64
     %source_address = llvm.load volatile %source_at {_ALIGNED} : {_POINTER} -> i64
