@@ -25,6 +25,7 @@ from blutrain.nova.passes import choose_saved, recognise_composites
 from blutrain.nova.passes.driver import Settings, run_passes
 from blutrain.nova.passes.set_precision import PRECISION
 from blutrain.nova.passes.step_launches import StepLaunches
+from blutrain.nova.program import compile_trace
 from blutrain.nova.target_gpu import gpu_facts
 from blutrain.tensor.device import Device
 
@@ -263,3 +264,23 @@ def test_a_loss_outside_of_the_model(arch, monkeypatch):
         np.testing.assert_allclose(got, want, rtol=1e-5)
     for number, state in states.items():
         np.testing.assert_allclose(state, updated[number], rtol=1e-3, atol=1e-4)
+
+
+def test_where_the_largest_is_along_both_dimensions():
+    """argmax has no order to be taken apart in: over the rows it is no result of a kernel over rows."""
+
+    class Both(nn.Module):
+        def forward(self, x):
+            return x.argmax(0), x.argmax(1), x.amax(0), x.amax(1)
+
+    x = np.random.default_rng(0).standard_normal((33, 33))
+    model, seen = Both(), []
+    model.compile(first_step="compiled", strict=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            execute, "compile_trace", lambda trace, options: seen.append(trace) or compile_trace(trace, options)
+        )
+        got = [result.numpy() for result in model(blutrain.tensor(x))]
+    for result, want in zip(got, (x.argmax(0), x.argmax(1), x.max(0), x.max(1)), strict=True):
+        np.testing.assert_array_equal(result, want)
+    compile_for(dataclasses.replace(seen[0], device=Device("cuda")), gpu_facts("sm_90a"), "fp32")

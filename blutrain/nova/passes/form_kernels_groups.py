@@ -169,6 +169,7 @@ class Groups:
             self.waits[root.node.number] = max((max(n, self.waits[n]) for n in sources), default=-1)
             for number in set(sources):
                 self.readers.setdefault(number, []).append(root)
+        self._refused: set[tuple] = set()  # attempts to merge that failed
         direct = [self._sources(root) for root in roots]
         self.before = [0] * len(roots)
         self.after = [0] * len(roots)
@@ -196,24 +197,18 @@ class Groups:
         """Merge `b` into `a`, loop d of b being loop place[d] of a, if the anchor of `a` takes every root of `b` and
         no cycle arises. is_waist: `b` is what becomes of the product or gather `a`; else the merge must save loads.
         """
-        if a is b or a.is_memory or b.is_memory or not self.can_merge(a, b) or not self._run_together(a, b):
+        if a is b or a.is_memory or b.is_memory or not self.can_merge(a, b):
             return False
-        is_plain = list(place) == sorted(place) or (a.anchor == CONTRACT and self.target.is_wide)
-        if not is_plain and not (_reads(a, b) or _reads(b, a)):
-            return False  # only a value that one gives the other shows a generator how permuted loops belong together
-        if len(set(place)) != len(place) or any(a.extents[p] != b.extents[d] for d, p in enumerate(place)):
+        attempt = a.number, len(a.roots), b.number, len(b.roots), place, is_waist
+        if attempt in self._refused:  # groups only grow, so it is the same question
             return False
         moved = {
             r.node.number: tuple(place[d] if d < len(place) else -1 for d in b.places[r.node.number]) for r in b.roots
         }
-        if not all(a.takes(root, moved[root.node.number]) for root in b.roots):
-            return False
-        roots, places = [*a.roots, *b.roots], a.places | moved
-        if not _reads_in_place(roots, places) or _reads_late(a, roots, places) or not _is_timely(a, b):
+        if not self._fits(a, b, place, moved, is_waist):
+            self._refused.add(attempt)
             return False
         if self._delays(a, b) or self._delays(b, a):
-            return False
-        if not is_waist and not self._is_worthwhile(a, b, places):
             return False
         a.has_choice |= b.has_choice
         a.places.update(moved)
@@ -223,6 +218,22 @@ class Groups:
         self._join(a.number, b.number)
         b.roots = []
         return True
+
+    def _fits(self, a: Group, b: Group, place: tuple[int, ...], moved: dict, is_waist: bool) -> bool:
+        """What `try_merge` asks of the two groups alone. moved: the loops of b's roots among those of a."""
+        if not self._run_together(a, b):
+            return False
+        is_plain = list(place) == sorted(place) or (a.anchor == CONTRACT and self.target.is_wide)
+        if not is_plain and not (_reads(a, b) or _reads(b, a)):
+            return False  # only a value that one gives the other shows a generator how permuted loops belong together
+        if len(set(place)) != len(place) or any(a.extents[p] != b.extents[d] for d, p in enumerate(place)):
+            return False
+        if not all(a.takes(root, moved[root.node.number]) for root in b.roots):
+            return False
+        roots, places = [*a.roots, *b.roots], a.places | moved
+        if not _reads_in_place(roots, places) or _reads_late(a, roots, places) or not _is_timely(a, b):
+            return False
+        return is_waist or self._is_worthwhile(a, b, places)
 
     def _is_worthwhile(self, a: Group, b: Group, places: dict[int, tuple[int, ...]]) -> bool:
         """An epilogue reads the product. A map joins the reductions it computes with or makes the operand of, not any
