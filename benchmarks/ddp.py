@@ -3,8 +3,8 @@
     python -m blutrain.distributed.launch --nproc-per-node 2 benchmarks/ddp.py --preset 144M --precision tf32 --trace t.json
 
 --batch-size is that of each rank. --peers adds torch's DistributedDataParallel, eager and compiled: all subjects run
-interleaved, round by round, first each rank alone (all at the same time), then the ranks together. Rank 0 prints (and
---json appends) a JSON object a subject:
+interleaved, round by round, first the ranks together, then each alone (all at the same time). Rank 0 prints (and --json
+appends) a JSON object a subject:
 
 mode                "compiled", "eager" (--no-compile), "torch DDP", "torch DDP + compile"
 ms, one_rank_ms     median of a step of the ranks together; of a rank that trains alone
@@ -49,22 +49,23 @@ def main(argv: list[str] | None = None) -> int:
     options.device = "cpu" if options.device == "cpu" else str(distributed.local_device())
     if options.peers:
         join_torch(options.device, group)
-    alone = measure({name: Subject(name, options, wrap=False) for name in subjects(options)}, options)
-    trainers.free_memory(options.device)
     together = {name: Subject(name, options, wrap=True) for name in subjects(options)}
-    milliseconds = measure(together, options)
-    records = [record(subject, alone[name], milliseconds[name], options) for name, subject in together.items()]
-    ours = records[0]
-    if options.peers:
-        ours["speedup"] = ours["tokens_per_s"] / max(r["tokens_per_s"] for r in records[1:])
+    records = {name: together_record(subject, options) for name, subject in together.items()}
+    for name, ms in measure(together, options).items():
+        records[name]["ms"] = ms
     if options.compile:
         spans = record_step(together["compiled"].trainer, options.device)
-        ours.update(shares(spans))
+        records["compiled"].update(shares(spans))
         everyone = group.exchange("trace", spans)
         if options.trace and group.rank == 0:
             write_trace(options.trace, everyone)
+    del together
+    trainers.free_memory(options.device)
+    alone = measure({name: Subject(name, options, wrap=False) for name in records}, options)
+    for name, ms in alone.items():
+        records[name]["one_rank_ms"] = ms
     if group.rank == 0:
-        report(records, options.json)
+        report(finished(records, options), options.json)
     if options.peers:
         leave_torch()
     return 0
@@ -92,24 +93,31 @@ def subjects(options: argparse.Namespace) -> list[str]:
     return ["compiled" if options.compile else "eager", *(PEERS if options.peers else ())]
 
 
-def record(subject: Subject, alone: float, together: float, options: argparse.Namespace) -> dict[str, Any]:
-    """What is printed of a subject."""
-    ranks, tokens = distributed.get_world_size(), options.grad_accum * options.batch_size * options.block_size
+def together_record(subject: Subject, options: argparse.Namespace) -> dict[str, Any]:
+    """What is known of a subject before it is timed."""
     found = {
         "preset": options.preset,
         "precision": options.precision,
         "mode": PEERS.get(subject.name, subject.name),
-        "ranks": ranks,
-        "ms": together,
-        "one_rank_ms": alone,
-        "tokens_per_s": ranks * tokens / together * 1e3,
-        "one_rank_tokens_per_s": tokens / alone * 1e3,
-        "efficiency": alone / together,
+        "ranks": distributed.get_world_size(),
         "peak_memory_bytes": subject.peak_bytes,
     }
     if subject.name not in PEERS:
         found.update(shard_optimizer=options.shard_optimizer, buckets=len(subject.ddp._reducer.buckets))
     return found
+
+
+def finished(records: dict[str, dict[str, Any]], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """With what follows from the milliseconds."""
+    tokens = options.grad_accum * options.batch_size * options.block_size
+    for r in records.values():
+        r["tokens_per_s"] = r["ranks"] * tokens / r["ms"] * 1e3
+        r["one_rank_tokens_per_s"] = tokens / r["one_rank_ms"] * 1e3
+        r["efficiency"] = r["one_rank_ms"] / r["ms"]
+    ours, *peers = records.values()
+    if peers:
+        ours["speedup"] = ours["tokens_per_s"] / max(peer["tokens_per_s"] for peer in peers)
+    return [ours, *peers]
 
 
 def report(records: list[dict[str, Any]], path: str | None) -> None:
