@@ -27,6 +27,7 @@ from blutrain.nova.target_gpu import GpuFacts
 
 RESIDENT = 32  # elements of a row that a thread keeps at most
 RESIDENT_WITH_SUMS = 16  # the same where it also keeps their sums over the rows
+THREADS_WITH_SUMS = 512  # of a multiprocessor: a hundred registers each
 BLOCK_RESIDENT = 16  # aimed at where a block has a row for itself
 WIDEST_RESIDENT_BLOCK = 512
 LONG_ROW_THREADS = 512
@@ -121,8 +122,12 @@ def _with_blocks(plan: RowPlan, facts: GpuFacts, config: dict) -> dict:
     """Sums over the rows: as many blocks as run at once, so that each has few partial results to write."""
     rows, _ = _sizes(plan)
     groups = math.ceil(rows / (config["block"] // config["threads"]))
-    resident = max(1, 512 // config["block"])
-    return {**config, "blocks": max(1, min(groups, facts.sms * resident)) if plan.sums else 0}
+    return {**config, "blocks": max(1, min(groups, facts.sms * _resident_blocks(config))) if plan.sums else 0}
+
+
+def _resident_blocks(config: dict) -> int:
+    """Of a multiprocessor, where a block keeps sums."""
+    return max(1, THREADS_WITH_SUMS // config["block"])
 
 
 def _bytes_again(plan: RowPlan, config: dict) -> int:
@@ -137,7 +142,8 @@ def _bytes_again(plan: RowPlan, config: dict) -> int:
 def generate(kernel: Kernel, facts: GpuFacts, config: dict) -> GpuKernel:
     body = RowBody(kernel, _plan(kernel), config)
     blocks, block, partials = body.emit(), config["block"], body.sums.partials
-    texts = [phase_text(kernel, body.symbol, body.out, block, body.shared)]
+    together = _resident_blocks(config) if body.plan.sums else 1
+    texts = [phase_text(kernel, body.symbol, body.out, block, body.shared, together)]
     if body.stage.bytes:
         texts.insert(0, body.stage.declaration())
     phases = [GpuPhase(body.symbol, (blocks, 1, 1), block, shared_bytes=body.stage.bytes)]
