@@ -284,3 +284,18 @@ def test_where_the_largest_is_along_both_dimensions():
     for result, want in zip(got, (x.argmax(0), x.argmax(1), x.max(0), x.max(1)), strict=True):
         np.testing.assert_array_equal(result, want)
     compile_for(dataclasses.replace(seen[0], device=Device("cuda")), gpu_facts("sm_90a"), "fp32")
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_every_update_waits_for_all_checks_and_is_predicated_on_them(step, precision, monkeypatch):
+    """Updates of their own, in groups, and behind the sums of a table's rows."""
+    module = planned(step[0], precision, monkeypatch)
+    with module.context:
+        held = launches(module)
+        assert len(held.checks) >= 2 and held.guard is not None
+        guard = held.buffers[held.guard].writer
+        predicated = list(ir.DenseI64ArrayAttr(held.graph.func.attributes["nova.predicated"]))
+        updates = [n for n, launch in enumerate(held.launches) if held.writes_state(launch)]
+        anchors = {ir.StringAttr(held.launches[n].op.attributes["anchor"]).value for n in updates}
+        assert anchors == {"map", "scatter"} and guard is not None
+        assert all(predicated[n] and guard < n for n in updates)
