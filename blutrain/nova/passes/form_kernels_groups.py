@@ -29,6 +29,7 @@ from .form_kernels_skip import choice
 
 ROW, COLUMN, MAP = "row", "column", "map"
 SMALL = 8192  # elements that one block goes over in no time
+MAX_ROOTS = 64  # of a kernel: more save no memory worth the time that generating it takes, or its depth
 
 
 class Root:
@@ -221,7 +222,7 @@ class Groups:
 
     def _fits(self, a: Group, b: Group, place: tuple[int, ...], moved: dict, is_waist: bool) -> bool:
         """What `try_merge` asks of the two groups alone. moved: the loops of b's roots among those of a."""
-        if not self._run_together(a, b):
+        if len(a.roots) + len(b.roots) > MAX_ROOTS or not self._run_together(a, b):
             return False
         is_plain = list(place) == sorted(place) or (a.anchor == CONTRACT and self.target.is_wide)
         if not is_plain and not (_reads(a, b) or _reads(b, a)):
