@@ -36,7 +36,7 @@ import trainers
 from trainers import BlutrainTrainer
 
 from blutrain import distributed
-from blutrain.distributed import reducer
+from blutrain.distributed import bucket_primitives
 from examples.gpt_mlp.report import peak_memory_bytes
 
 PEERS = {"torch": "torch DDP", "torch.compile": "torch DDP + compile"}
@@ -224,11 +224,11 @@ def record_step(trainer: BlutrainTrainer, device: str) -> dict[str, list[list]]:
     executable = trainer.program.executable
     clock = HostClock() if device == "cpu" else GpuClock(executable._driver, distributed.get_group())
     distributed.barrier()
-    reducer.observer = clock.around
+    bucket_primitives.observer = clock.around
     try:
         durations = executable.profile()  # unlike program.profile: collectives run
     finally:
-        reducer.observer = None
+        bucket_primitives.observer = None
     edges = np.concatenate([[0.0], np.cumsum(durations)])
     spans: dict[str, list[list]] = {"kernels": [], "waits": [], "buckets": []}
     begin = None

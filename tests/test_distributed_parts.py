@@ -12,7 +12,7 @@ import pytest
 
 import blutrain as bt
 from blutrain import distributed, nn
-from blutrain.distributed import group, launch
+from blutrain.distributed import current, launch
 from blutrain.distributed.buckets import plan_buckets
 from blutrain.distributed.environment import World, read_world
 from blutrain.distributed.launch_output import Output
@@ -76,7 +76,7 @@ def test_environments_that_contradict_themselves(variables, said):
 def test_more_ranks_than_gpus(monkeypatch):
     runtime = SimpleNamespace(getDeviceCount=lambda: 2)
     device = SimpleNamespace(xp=SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
-    monkeypatch.setattr(group, "Device", lambda kind, index=None: device if index is None else (kind, index))
+    monkeypatch.setattr(current, "Device", lambda kind, index=None: device if index is None else (kind, index))
     for name, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", **ADDRESS}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LOCAL_RANK", "1")
@@ -230,6 +230,8 @@ def test_a_sampler_takes_every_sample_once_and_resumes():
     assert all(np.array_equal(a, b) for a, b in zip(list(again), epoch[2:], strict=True))
     with pytest.raises(ValueError, match="the state is of other data"):
         distributed.Sampler(24, 5, 3).load_state_dict(state)
+    with pytest.raises(ValueError, match="expected: batch_size 4"):
+        distributed.Sampler(23, 4, 3).load_state_dict(state)
 
 
 # ---------------------------------------------------------------- a world of one

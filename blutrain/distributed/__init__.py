@@ -8,20 +8,14 @@ optim.
     model = distributed.DataParallel(model)
 
 Reading order: launch and launch_output (the launcher); environment, store, pmi, watch (how ranks find and watch each
-other); mpi, nccl, local, group (who reduces); collectives, messages (the primitives); buckets, reducer, shards, data_parallel;
-data.
+other); mpi, nccl, local, group, current (who reduces); collectives, messages (the primitives); buckets, bucket_primitives, shards,
+reducer, data_parallel (gradients); data.
 """
 
 from __future__ import annotations
 
 from .collectives import all_gather, all_reduce, broadcast, reduce_scatter
-from .data import Sampler, shard
-from .data_parallel import DataParallel
-from .environment import is_launched, restart_count
-from .errors import CollectiveTimeout, PeerLost
-from .group import (
-    ProcessGroup,
-    Work,
+from .current import (
     destroy_process_group,
     get_group,
     get_rank,
@@ -31,6 +25,11 @@ from .group import (
     local_device,
     require_equal,
 )
+from .data import Sampler, shard
+from .data_parallel import DataParallel
+from .environment import is_launched, restart_count
+from .errors import CollectiveTimeout, PeerLost
+from .group import ProcessGroup, Work
 from .messages import barrier, recv, send
 from .store import StoreError
 

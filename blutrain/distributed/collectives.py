@@ -22,7 +22,8 @@ from ..tensor.device import Device, cpu
 from ..tensor.dtype import bool_
 from ..tensor.primitive import Collective, Parts, Primitive, define
 from ..tensor.tensor import Tensor
-from .group import Work, flush_pending, follow_replay, get_group
+from .current import flush_pending, get_group
+from .group import Work
 
 OPS = ("sum", "mean", "max")
 COLLECTIVE = frozenset(("collective",))
@@ -71,7 +72,9 @@ def start(array: Any, name: str, detail: str, *operands: Any) -> tuple[Any, Any]
 
 def compiled(parts: Callable[[Sequence[Aval], Any], Parts], start: Callable) -> Collective:
     """The lowering of a collective whose result is there once the group's `join` returns."""
-    return Collective(parts, start, lambda started: get_group().join(*started), follow_replay)
+    return Collective(
+        parts, start, lambda started: get_group().join(*started), lambda all: get_group().follow_replay(all)
+    )
 
 
 def check_rank(name: str, rank: int) -> None:

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import message
-from .group import get_rank, get_world_size, is_initialized, require_equal
+from .current import get_rank, get_world_size, is_initialized, require_equal
+
+_FIXED = ("length", "batch_size", "seed", "shuffle")  # with others, a position means other samples
 
 
 def shard(count: int, rank: int | None = None, size: int | None = None) -> slice:
@@ -42,7 +44,7 @@ class Sampler:
         self.length, self.batch_size, self.seed, self.shuffle = length, batch_size, seed, shuffle
         self.epoch = self.step = 0  # the next batch is number `step` of `epoch`
         if is_initialized():
-            for name in ("length", "batch_size", "seed", "shuffle"):
+            for name in _FIXED:
                 require_equal(f"the {name} of Sampler", getattr(self, name))
 
     def __len__(self) -> int:
@@ -67,12 +69,12 @@ class Sampler:
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands: the same on all ranks, and for any number of them."""
-        return {"epoch": self.epoch, "step": self.step, "seed": self.seed, "length": self.length}
+        return {name: getattr(self, name) for name in ("epoch", "step", *_FIXED)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue there. Errors: ValueError for the state of other data."""
-        for name in ("seed", "length"):
-            if state[name] != getattr(self, name):
-                expected, got = f"{name} {getattr(self, name)}", str(state[name])
+        for name in _FIXED:
+            if state.get(name) != getattr(self, name):
+                expected, got = f"{name} {getattr(self, name)}", str(state.get(name))
                 raise ValueError(message("Sampler", "the state is of other data", expected=expected, got=got))
         self.epoch, self.step = int(state["epoch"]), int(state["step"])

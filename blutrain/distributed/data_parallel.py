@@ -24,7 +24,7 @@ from ..tensor.dtype import float64
 from ..tensor.ops.effect import assign
 from ..tensor.tensor import Tensor
 from .collectives import all_reduce, broadcast
-from .group import init_process_group, require_equal
+from .current import init_process_group, require_equal
 from .reducer import Reducer
 
 

@@ -1,24 +1,18 @@
 """The process group: all ranks of the job, how each kind of device's memory is reduced, and waiting with a watchdog.
 
-    init_process_group()                  # once in each process; finds the ranks by the environment variables
-    get_rank(), get_world_size()
-
-There is one group, of all ranks. MPI serves host memory, NCCL the memory of GPUs; each is started when first used.
+There is one group, of all ranks (current.py). MPI serves host memory, NCCL the memory of GPUs; each is started when first used.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import socket
-import sys
 import time
 from typing import Any
 
 from ..errors import message
-from ..tensor import dispatch
 from ..tensor.device import Device
-from .environment import World, read_world
+from .environment import World
 from .errors import CollectiveTimeout, PeerLost
 from .local import Alone, LocalBackend
 from .mpi import MpiBackend
@@ -200,13 +194,15 @@ class ProcessGroup:
         self._exchanges += 1
         entry = self.watch.enter(what)
         names = [f"exchange/{self._exchanges}/{rank}" for rank in range(self.size)]
-        # The last exchange is over: all ranks were in it, and so were done with the one before it.
-        self.store.set(names[self.rank], value, forget=f"exchange/{self._exchanges - 2}/{self.rank}")
-        while True:
-            values = self.store.get(names, 0.5)["values"]
-            if len(values) == self.size:
-                return [values[name] for name in names]
-            self.watch.check(entry)
+        try:
+            # The last exchange is over: all ranks were in it, and so were done with the one before it.
+            self.store.set(names[self.rank], value, forget=f"exchange/{self._exchanges - 2}/{self.rank}")
+            while len(values := self.store.get(names, 0.5)["values"]) < self.size:
+                self.watch.check(entry)
+        except OSError as fault:
+            help = f"it happened during {entry}"
+            raise PeerLost(message("distributed", "rank 0 is lost", got=str(fault), help=help)) from fault
+        return [values[name] for name in names]
 
     # ---------------------------------------------------------------- the end
 
@@ -240,116 +236,3 @@ class ProcessGroup:
     def _abort(self) -> None:
         if self._nccl is not None:
             self._nccl.abort()
-
-
-def follow_replay(started: list[tuple[Entry, Any]]) -> None:
-    """The `replayed` of all lowerings (primitive.Collective)."""
-    get_group().follow_replay(started)
-
-
-_group: ProcessGroup | None = None
-
-
-def init_process_group(timeout: float = 600.0) -> ProcessGroup:
-    """Join the other ranks; a second call gives the group that is there.
-
-    timeout: seconds that a rank waits in a collective for one that does not come (one that compiles is waited for).
-    Errors: ValueError for environment variables that make no sense; StoreError where the ranks cannot meet.
-    """
-    global _group
-    if _group is None:
-        if not timeout > 0:
-            raise ValueError(message("init_process_group", "timeout must be a positive number", got=repr(timeout)))
-        _group = ProcessGroup(read_world(), float(timeout))
-        _hook_exceptions(_group)
-        atexit.register(_group.close)
-    return _group
-
-
-def get_group() -> ProcessGroup:
-    """The group. Errors: RuntimeError before init_process_group."""
-    if _group is None:
-        help = "call blutrain.distributed.init_process_group() first"
-        raise RuntimeError(message("distributed", "there is no process group", help=help))
-    return _group
-
-
-def is_initialized() -> bool:
-    """Whether this process has joined a group."""
-    return _group is not None
-
-
-def get_rank() -> int:
-    """This process's rank; 0 without a group."""
-    return 0 if _group is None else _group.rank
-
-
-def get_world_size() -> int:
-    """The number of ranks; 1 without a group."""
-    return 1 if _group is None else _group.size
-
-
-def destroy_process_group() -> None:
-    """Leave the group; all ranks call it. It happens by itself when the process ends."""
-    global _group
-    if _group is not None:
-        group, _group = _group, None
-        atexit.unregister(group.close)
-        group.close()
-
-
-def require_equal(what: str, value: Any) -> None:
-    """All ranks call it. Errors: ValueError where `value` (of what JSON holds) is another one on some rank."""
-    values = get_group().exchange(f"comparing {what}", value)
-    for rank, other in enumerate(values):
-        if other != values[0]:
-            expected, got = f"{values[0]} (rank 0)", f"{other} (rank {rank})"
-            raise ValueError(message("distributed", f"the ranks differ in {what}", expected=expected, got=got))
-
-
-def local_device(kind: str = "cuda") -> Device:
-    """This rank's device of its host: the CPU, or the GPU with the number of its rank there.
-
-    Errors: RuntimeError where there are more ranks than GPUs.
-    """
-    if kind == "cpu":
-        return Device("cpu")
-    world = read_world()
-    cupy: Any = Device("cuda").xp
-    count = cupy.cuda.runtime.getDeviceCount()
-    if world.local_rank >= count:
-        raise RuntimeError(
-            message(
-                "distributed",
-                f"rank {world.rank} has no GPU of its own",
-                expected=f"at least {world.local_size} GPUs on this host, one for each rank",
-                got=str(count),
-                location=("", 0),
-                help="start fewer ranks (--nproc-per-node), or train on the CPU",
-            )
-        )
-    return Device("cuda", world.local_rank)
-
-
-def flush_pending() -> None:
-    """Compute what nova has recorded if collectives are part of it: they run in the order in which the program called
-    them, on every rank.
-    """
-    recorder = dispatch.recorder
-    if recorder is not None and not recorder.recording and recorder.holds_collectives():
-        recorder.flush()
-
-
-def _hook_exceptions(group: ProcessGroup) -> None:
-    """An exception that nobody catches tells the other ranks before it ends this one."""
-    before = sys.excepthook
-
-    def hook(kind, error, traceback) -> None:
-        if not issubclass(kind, KeyboardInterrupt):
-            before(kind, error, traceback)
-            sys.stderr.flush()
-        group.fail(error)
-        if issubclass(kind, KeyboardInterrupt):
-            before(kind, error, traceback)
-
-    sys.excepthook = hook

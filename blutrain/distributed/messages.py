@@ -10,7 +10,7 @@ from ..tensor.device import cpu
 from ..tensor.primitive import NotDifferentiable, Unsupported, define
 from ..tensor.tensor import Tensor
 from .collectives import COLLECTIVE, call, check_rank, define_collective, start
-from .group import flush_pending, get_group
+from .current import flush_pending, get_group
 
 _MOVES = NotDifferentiable("it moves data from one rank to another; use all_reduce, broadcast, all_gather")
 _ELSEWHERE = Unsupported("messages and barriers do not run inside of a compiled program: call them outside of it")

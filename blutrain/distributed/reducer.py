@@ -9,30 +9,21 @@ it calls `reduce(grads)` instead, which says the same in one primitive per bucke
 from __future__ import annotations
 
 import itertools
-import weakref
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from ..autograd.hooks import sharing, syncing
 from ..errors import message
 from ..nn.module import Module
 from ..tensor import dispatch
-from ..tensor.aval import Aval
-from ..tensor.primitive import NotDifferentiable, Parts, define
 from ..tensor.tensor import Tensor, storage_epoch, structure_epoch
+from .bucket_primitives import REDUCE_BUCKET, reducers
 from .buckets import Bucket, plan_buckets
-from .collectives import COLLECTIVE, all_reduce, compiled
-from .group import ProcessGroup, get_group
+from .collectives import all_reduce
+from .group import ProcessGroup
 from .shards import Shard, find_shards, gather
 
-reducers: weakref.WeakValueDictionary[int, Reducer] = weakref.WeakValueDictionary()  # their parameters keep them
 _numbers = itertools.count()
-observer: Any = None  # observer(name, start) calls `start` in its place and returns what it gave: benchmarks/ddp.py
-
-
-def observed(name: str, start: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
-    """What `start` gives."""
-    return start() if observer is None else observer(name, start)
 
 
 class Reducer:
@@ -222,6 +213,11 @@ class Reducer:
             return self.group.start(bucket.device, name, "reduce_scatter", flat, self.mine(flat), "mean")
         return self.group.start(bucket.device, name, "all_reduce", flat, flat, "mean")
 
+    def start_gather(self, bucket: Bucket, flat: Any) -> tuple[Any, Any]:
+        """Enter the all-gather of parameters, of which this rank's part lies in `flat`."""
+        name = f"parameters, bucket {bucket.number} of {len(self.buckets)} ({bucket.dtype.short}[{bucket.size}])"
+        return self.group.start(bucket.device, name, "all_gather", self.mine(flat), flat)
+
     def _drop_unused(self, empty: set[int]) -> None:
         """Parameters that have a gradient on no rank have none, as in a single process. empty: those of this rank."""
         members = [m for b in self.buckets for m in b.members]
@@ -266,46 +262,3 @@ def unused_message(names: list[str]) -> str:
         got=shown,
         help="find_unused_parameters=True, or requires_grad_(False) before the model is wrapped",
     )
-
-
-# ---------------------------------------------------------------- the primitive
-
-
-def _infer_bucket(*grads: Aval, reducer, bucket, offsets, size):
-    return grads
-
-
-def _eager_bucket(xp, *grads, reducer, bucket, offsets, size):
-    """Copies the gradients into a flat array and reduces it; the results are views of it."""
-    flat = xp.zeros(size, grads[0].dtype)
-    views = [flat[o : o + g.size].reshape(g.shape) for o, g in zip(offsets, grads, strict=True)]
-    for view, grad in zip(views, grads, strict=True):
-        view[...] = grad
-    get_group().join(*start_bucket(flat, reducer, bucket))
-    return tuple(views)
-
-
-def start_bucket(flat: Any, reducer: int, bucket: int) -> tuple[Any, Any]:
-    """Enter the all-reduce of a bucket: what a compiled program does where its last gradient is there."""
-    owner = reducers[reducer]
-    return observed(f"bucket {bucket}", lambda: owner.start(owner.buckets[bucket], flat))
-
-
-def _parts_of_bucket(avals: Sequence[Aval], attrs: Any) -> Parts:
-    return Parts(attrs["offsets"], attrs["size"], attrs["offsets"])
-
-
-REDUCE_BUCKET = define(
-    "reduce_bucket",
-    "effect",
-    infer=_infer_bucket,
-    eager=_eager_bucket,
-    vjp=NotDifferentiable("gradients are averaged after backward; use all_reduce inside of it"),
-    nova=compiled(_parts_of_bucket, start_bucket),
-    num_results=-1,
-    tags=COLLECTIVE,
-    doc=(
-        "reduce_bucket(*grads, *, reducer, bucket, offsets, size): the averages over all ranks of the gradients in one "
-        "bucket, each `offsets[i]` elements into a flat vector of `size`."
-    ),
-)

@@ -7,16 +7,13 @@ others (all_gather). So an optimizer meets at most two parameters a bucket of wh
 
 from __future__ import annotations
 
-from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..tensor import dispatch
-from ..tensor.aval import Aval
-from ..tensor.primitive import NotDifferentiable, Parts, define
 from ..tensor.tensor import Tensor
+from .bucket_primitives import GATHER_BUCKET
 from .buckets import Bucket
-from .collectives import COLLECTIVE, all_reduce, compiled
-from .group import get_group
+from .collectives import all_reduce
 
 if TYPE_CHECKING:
     from .reducer import Reducer
@@ -98,45 +95,3 @@ def _gather(reducer: Reducer, bucket: Bucket, parts: dict[int, Tensor | None]) -
         results=tuple(m.offset for m in bucket.members),
         shapes=tuple(m.parameter.shape for m in bucket.members),
     )
-
-
-# ---------------------------------------------------------------- the primitive
-
-
-def _infer(*parts: Aval, reducer, bucket, offsets, size, results, shapes):
-    return tuple(Aval(shape, parts[0].dtype) for shape in shapes)
-
-
-def _eager(xp, *parts, reducer, bucket, offsets, size, results, shapes):
-    flat = xp.zeros(size, parts[0].dtype)
-    for offset, part in zip(offsets, parts, strict=True):
-        flat[offset : offset + part.size] = part
-    get_group().join(*_start(flat, reducer, bucket))
-    ends = [offset + prod(shape) for offset, shape in zip(results, shapes, strict=True)]
-    return tuple(flat[a:b].reshape(shape) for a, b, shape in zip(results, ends, shapes, strict=True))
-
-
-def _start(flat: Any, reducer: int, bucket: int) -> tuple[Any, Any]:
-    from .reducer import observed, reducers
-
-    owner = reducers[reducer]
-    plan = owner.buckets[bucket]
-    name = f"parameters, bucket {bucket} of {len(owner.buckets)} ({plan.dtype.short}[{plan.size}])"
-    start = owner.group.start
-    return observed(f"parameters {bucket}", lambda: start(plan.device, name, "all_gather", owner.mine(flat), flat))
-
-
-GATHER_BUCKET = define(
-    "gather_bucket",
-    "effect",
-    infer=_infer,
-    eager=_eager,
-    vjp=NotDifferentiable("parameters are gathered after an update"),
-    nova=compiled(lambda avals, attrs: Parts(attrs["offsets"], attrs["size"], attrs["results"]), _start),
-    num_results=-1,
-    tags=COLLECTIVE,
-    doc=(
-        "gather_bucket(*parts, *, reducer, bucket, offsets, size, results, shapes): every rank's parts of a flat vector of "
-        "`size`, each `offsets[i]` elements into it; the results are of `shapes`, `results[i]` elements into it."
-    ),
-)
