@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from cpu_kernels import NUMPY, Body, in_dtype, random, region, run, supports
 
+from blutrain.nova.emitter import Emitter
+
 mpmath.mp.prec = 120
 
 
@@ -180,3 +182,25 @@ def test_unknown_op_is_refused():
     v = body.operand(4)
     body.result(body.map([(v, "d0")], (4,), region('%r = "other.thing"(%i0) : (f32) -> f32', "%r : f32")))
     assert supports(body) == "other.thing in a region"
+
+
+def test_a_loop_in_an_outer_block_stands_before_those_that_are_open():
+    out = Emitter()
+
+    def outer(index: str, _: list[str]) -> list[str]:
+        def inner(index: str, _: list[str]) -> list[str]:
+            out.line("inner")
+            return []
+
+        out.line("before")
+        with out.scope(0):
+            out.loop("%a", "%b", "%c", inner)
+        out.line("behind")
+        return []
+
+    out.loop("%d", "%e", "%f", outer)
+    lines = [line.strip() for line in out.function_body().splitlines()]
+    assert lines == [
+        "scf.for %v2 = %a to %b step %c : i64 {", "inner", "}", "scf.for %v1 = %d to %e step %f : i64 {", "before",
+        "behind", "}",
+    ]  # fmt: skip

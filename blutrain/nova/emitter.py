@@ -46,6 +46,7 @@ class Emitter:
         self.prefix = prefix
         self.blocks: list[list[str]] = [[]]
         self.depth = 0
+        self._aside: list[list[list[str]]] = []
         self.declarations: dict[str, str] = {}
         self._count = 0
         self._constants: dict[tuple[str, str], str] = {}
@@ -124,14 +125,16 @@ class Emitter:
         self.line("}")
 
     def _open(self) -> None:
-        if self.depth != self.innermost:
-            raise RuntimeError("Emitter: a loop opened while writing into an outer block")
-        self.blocks.append([])
+        """A new block inside the one that is written to; where that is an outer one, what is open in it waits aside."""
+        self._aside.append(self.blocks[self.depth + 1 :])
+        self.blocks[self.depth + 1 :] = [[]]
         self.depth += 1
 
     def _close(self) -> list[str]:
         self.depth -= 1
-        return self.blocks.pop()
+        lines = self.blocks.pop()
+        self.blocks += self._aside.pop()
+        return lines
 
     def function_body(self) -> str:
         """Everything emitted, constants first."""
