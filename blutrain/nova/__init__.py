@@ -1,7 +1,7 @@
 """nova: the JIT compiler. `model.compile()` turns it on; see docs/architecture.md for the whole way.
 
 Reading order: trace (what a program is made of), steps (the tree of recorded events), log and log_recording (what is
-pending), record and record_gradients (events as user code causes them), compiled, keys and slots (when a step serves
+pending), record, record_calls and record_gradients (events as user code causes them), compiled, keys and slots (when a step serves
 again), escapes and refuse (when it cannot), execute (the flush), retape and open_graph (backward after it), interpret
 and program (the two executors); then import_trace, dialect, passes, kernel, clone, contract, cpu and gpu (the compiler). Imports
 tensor, autograd's slot in dispatch and nn's Module; MLIR only below import_trace, so that a program from the disk cache

@@ -1,6 +1,6 @@
 """The recorder: fills dispatch's slot and turns what user code does into events of the log.
 
-Each public method here and in record_gradients.py is one entry of the recorder's contract in tensor/dispatch.py. An
+Each public method here, in record_calls.py and in record_gradients.py is one entry of the recorder's contract in tensor/dispatch.py. An
 event is either replayed (its step is known: results become pending tensors, no user code runs) or recorded (user code
 runs on pending tensors). execute.py executes what is pending.
 """
@@ -9,36 +9,30 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
 from typing import Any
 
 import numpy
 
-from .. import config
 from ..errors import message, user_location
 from ..tensor import dispatch
 from ..tensor.aval import NeedsValue, plain_number
-from ..tensor.device import Device, cpu
 from ..tensor.primitive import TABLE, Primitive
 from ..tensor.tensor import Tensor
-from .compiled import CompiledModule, random_state
-from .escapes import find_escape
 from .execute import flush_log
-from .keys import operand_key, plain_operands
+from .keys import operand_key
 from .log import Log
 from .program import settle
+from .record_calls import CallEvents
 from .record_gradients import GradientEvents
 from .refuse import refuse
 from .slots import GradSlots
-from .steps import FunctionCall, Leaf, RuntimeInt, Step, has_hooks, map_tree, memory
+from .steps import FunctionCall, Leaf, RuntimeInt, Step, map_tree, memory
 from .trace import Location, freeze
 
-# A loop that neither reads nor steps must not pile up pending events for ever, nor make a program of all its calls.
-MAX_CALLS = 32
-MAX_EVENTS = 1000
+MAX_EVENTS = 1000  # a loop that neither reads nor steps must not pile up pending events for ever
 
 
-class Recorder(GradientEvents):
+class Recorder(CallEvents, GradientEvents):
     """One per process; installed by the first `Module.compile()`."""
 
     def __init__(self):
@@ -58,110 +52,6 @@ class Recorder(GradientEvents):
     def recording(self) -> bool:
         """Whether this thread runs user code on pending tensors."""
         return self._in_body.value
-
-    # ---------------------------------------------------------------- module calls
-
-    def module_call(self, module, args: tuple, kwargs: dict):
-        """A call of a module: NotImplemented where it is not compiled (or cannot be replayed), else its result."""
-        compiled: CompiledModule | None = module._compiled
-        if compiled is None or self.recording or _wants_eager():
-            return NotImplemented
-        self._check_thread()
-        if self.log is not None and (self.log.has_backward or self.log.calls >= MAX_CALLS):
-            self.flush()
-        grad = dispatch.tape.enabled()
-        state = compiled.key(), grad
-        reason = compiled.refused.get(state)
-        if reason is None and compiled.has_hooks:
-            reason = self._refuse_call(compiled, state, "hooks")
-        if reason is not None:
-            return NotImplemented
-        inputs = args, kwargs, compiled.tensor_inputs()
-        is_first = self.log is None or not self.log.steps
-        plain = plain_operands(args) if is_first and not kwargs and not inputs[2] else None
-        if plain is None:
-            map_tree(inputs, Tensor, self._realize)
-        device = self._device_of_call(compiled, args if plain is not None else _tensors_of(inputs))
-        if device is None:
-            return NotImplemented
-        log = self.log or self._begin(device)
-        log.owner = log.owner or compiled
-        if plain is None:
-            key = self._call_key(log, compiled, state, inputs)
-        else:
-            log.fresh, key = plain[0], ("call", compiled.token, state, plain[1])
-        if key is None:
-            return NotImplemented
-        result = self._event(log, key, [], lambda _: self._record_call(log, module, inputs, state))
-        if not grad and self.log is log:
-            self.flush()
-        return result
-
-    def _device_of_call(self, compiled: CompiledModule, tensors: Sequence[Tensor]) -> Device | None:
-        """The device of a module's state and arguments; None, and the call runs eagerly, where they are on several."""
-        device = compiled.device or (tensors[0].device if tensors else cpu)
-        for tensor in tensors:
-            if tensor.device is not device:
-                detail = f"{tensor.device} and {device}"
-                refuse("devices", Location(*user_location()), strict=compiled.options.strict, detail=detail)
-                return None
-        if self.log is not None and self.log.device is not device:
-            self.flush()
-        return device
-
-    def _call_key(self, log: Log, compiled: CompiledModule, state, inputs: tuple) -> tuple | None:
-        """The key of a call; None for one that has to run eagerly."""
-        log.fresh, reason, detail = {}, "hooks", ""
-        try:
-            key = ("call", compiled.token, state, operand_key(log, inputs))
-            if not any(has_hooks(t) for t in log.fresh.values()):
-                return key
-        except TypeError as error:
-            reason, detail = "argument", str(error).splitlines()[1].strip()
-        self._drop_if_empty(log)
-        self._refuse_call(compiled, state, reason, detail)
-        return None
-
-    def _record_call(self, log: Log, module, inputs: tuple, state):
-        compiled: CompiledModule = module._compiled
-        before, attributes = random_state(), compiled.attributes()
-        self._gate(log, inputs)
-        with compiled.noting(log), self._body():
-            boxed = [module._call_eager(*inputs[0], **inputs[1])]  # in a list, so that references to it can be counted
-        if log.refused is None and random_state() != before:
-            self.refuse("python_random")
-        if log.refused is None:
-            self._note_attributes(log, compiled, attributes)
-            node = find_escape(log, boxed)
-            if node is not None:
-                self.refuse("escapes", location=node.location, detail=f"a result of {node.prim.name}")
-        state = compiled.recorded_key(), state[1]
-        if log.refused is not None:
-            compiled.refused[state] = log.refused[0]
-        else:
-            log.current.key = (*log.current.key[:2], state, *log.current.key[3:])
-            log.current.is_provisional = compiled.has_new_inputs
-        return boxed[0]
-
-    def _gate(self, log: Log, tree) -> None:
-        """Give each tensor that comes with an eager tape of its own a leaf in its place: backward stops there."""
-
-        def gate(t: Tensor) -> None:
-            if t._pending is None and t.grad_fn is not None and id(t) not in log.proxies:
-                log.proxies[id(t)] = dispatch.tape.gate(t)
-
-        map_tree(tree, Tensor, gate)
-
-    @staticmethod
-    def _note_attributes(log: Log, compiled: CompiledModule, before: dict) -> None:
-        """What forward set as module attributes is set again at replay; tensors among it are outputs of the call."""
-        for m, name, value in compiled.changed_attributes(before):
-            log.current.attributes.append((weakref.ref(m), name, log.freeze_result(value)))
-
-    def _refuse_call(self, compiled: CompiledModule, state, reason: str, detail: str = "") -> str:
-        refuse(reason, Location(*user_location()), strict=compiled.options.strict, detail=detail)
-        compiled.refused[state] = reason
-        return reason
 
     # ---------------------------------------------------------------- primitives and custom functions
 
@@ -423,13 +313,6 @@ class Recorder(GradientEvents):
         self.slots.forget({id(t) for step in steps for _, t in step.captured})
 
 
-def _tensors_of(tree) -> list[Tensor]:
-    """All tensors in nested arguments."""
-    found: list[Tensor] = []
-    map_tree(tree, Tensor, found.append)
-    return found
-
-
 class _InBody(threading.local):
     value = False
 
@@ -449,11 +332,6 @@ class _Body:
     def __exit__(self, *exc) -> None:
         self.recorder._in_body.value = self.before
         self.recorder.location = None
-
-
-def _wants_eager() -> bool:
-    """Whether the user watches what happens: nova is switched off, NaNs are searched, saved tensors are packed."""
-    return config.get("NOVA_DISABLE") or config.get("detect_anomaly") or dispatch.tape.packs()
 
 
 def _is_runtime_scalar(x: Any, prim: Primitive) -> bool:
