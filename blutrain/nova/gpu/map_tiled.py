@@ -3,8 +3,8 @@
 A stream is turned where it is contiguous along another dimension (`inner`) than the lanes. A block takes a tile of
 `side` x `side` elements: turned operands are read along `inner` into shared memory, one padded row for each lane
 index; then every element is computed along the lanes, with turned operands read from shared memory; results that are
-turned go through shared memory once more. So every access to memory is contiguous over a warp, and no two lanes of a
-warp ever meet in a bank.
+turned go through shared memory once more. So every access to memory is contiguous over a warp, and at most two lanes of
+a warp meet in a bank (two elements of 4 bytes a lane, in large tiles).
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from blutrain.nova.kernel import ITEM_BYTES, Access, Kernel
 from blutrain.nova.target_gpu import GpuFacts
 
 BLOCK_THREADS = 256
+LARGE = 1 << 20  # elements from which on it is the bytes under way that count, not the number of blocks
 MIN_EXTENT = 8  # of both sides of the tile; below, a warp's elements share few cache lines whatever one does
 
 
@@ -65,7 +66,7 @@ def choose(domain: Domain) -> Tiling | None:
     stores = tuple(s for s in domain.stores if is_turned(s.access))
     items = [ITEM_BYTES[a.dtype] for a in (*loads, *(s.access for s in stores))]
     straight = [ITEM_BYTES[a.dtype] for a in streams if a.strides[lane] == 1]
-    side = 64 if min(items + straight) <= 2 else 32
+    side = 64 if min(items + straight) <= 2 or domain.size >= LARGE else 32
     if sum(items) * side * (side + 1) > MAX_STATIC_SHARED:
         side = 32
     return Tiling(lane, inner, loads, stores, side) if sum(items) * side * (side + 1) <= MAX_STATIC_SHARED else None

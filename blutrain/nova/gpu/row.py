@@ -28,6 +28,7 @@ from blutrain.nova.target_gpu import GpuFacts
 RESIDENT = 32  # elements of a row that a thread keeps at most
 RESIDENT_WITH_SUMS = 16  # the same where it also keeps their sums over the rows
 THREADS_WITH_SUMS = 512  # of a multiprocessor: a hundred registers each
+MAX_STAGED_THREADS = 1024  # of a multiprocessor, see _long_row
 BLOCK_RESIDENT = 16  # aimed at where a block has a row for itself
 WIDEST_RESIDENT_BLOCK = 512
 LONG_ROW_THREADS = 512
@@ -119,15 +120,19 @@ def _warps(threads: int) -> int:
 
 
 def _with_blocks(plan: RowPlan, facts: GpuFacts, config: dict) -> dict:
-    """Sums over the rows: as many blocks as run at once, so that each has few partial results to write."""
+    """As many blocks as run at once, where each has partial results to write, or so much shared memory that it pays to
+    keep it: a kernel that is skipped then costs little, too.
+    """
     rows, _ = _sizes(plan)
     groups = math.ceil(rows / (config["block"] // config["threads"]))
-    return {**config, "blocks": max(1, min(groups, facts.sms * _resident_blocks(config))) if plan.sums else 0}
+    loops = bool(plan.sums) or config["form"] == "staged"
+    return {**config, "blocks": max(1, min(groups, facts.sms * _resident_blocks(config))) if loops else 0}
 
 
 def _resident_blocks(config: dict) -> int:
-    """Of a multiprocessor, where a block keeps sums."""
-    return max(1, THREADS_WITH_SUMS // config["block"])
+    """Of a multiprocessor, where blocks loop over rows."""
+    threads = MAX_STAGED_THREADS if config["form"] == "staged" else THREADS_WITH_SUMS
+    return max(1, threads // config["block"])
 
 
 def _bytes_again(plan: RowPlan, config: dict) -> int:

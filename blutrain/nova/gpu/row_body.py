@@ -35,7 +35,7 @@ class RowBody:
         self.ints, self.top = self.evaluator.integers, Point({}, 0)
         self.share = Share(plan, self.evaluator, config)
         self.is_resident, self.unroll = config["form"] == "resident", config["unroll"]
-        self.blocks = config["blocks"] or self.share.groups
+        self.blocks, self.is_loop = config["blocks"] or self.share.groups, config["blocks"] > 0
         self.sums = RowSums(plan, self.evaluator, self.share, self.shared, self.is_resident, self.blocks)
         self.folds = {r.index: Fold(r) for p in plan.passes for r in p.reductions}
         staged = stageable(plan) if config["form"] == "staged" else []
@@ -44,7 +44,7 @@ class RowBody:
 
     def emit(self) -> int:
         """Write the body; returns the number of blocks."""
-        if not self.plan.sums:
+        if not self.is_loop:
             if self.share.rows:
                 self._row(BLOCK)
             return self.share.groups
@@ -69,7 +69,7 @@ class RowBody:
     def _row(self, group: Number) -> None:
         ints, share = self.ints, self.share
         row = ints.add(ints.mul(group, share.per_block), share.group)
-        is_whole = share.rows % (share.per_block * (self.blocks if self.plan.sums else 1)) == 0
+        is_whole = share.rows % (share.per_block * (self.blocks if self.is_loop else 1)) == 0
         self.row_inside = None if is_whole else ints.less(row, share.rows)
         here = row if is_whole else ints.min(row, share.rows - 1)
         at = Point(unflatten(ints, self.plan.domain.extents, self.plan.row_dims, here), self.out.innermost, self.top)
@@ -109,7 +109,7 @@ class RowBody:
             values = self._swept(pass_, folds, at)
         mine = [self._merged(f, v) for f, v in zip(folds, values, strict=True)]
         # In a loop over rows the next barrier is another pass's, or has to be added.
-        is_last = not self.plan.sums or sum(bool(p.reductions) for p in self.plan.passes) > 1
+        is_last = not self.is_loop or sum(bool(p.reductions) for p in self.plan.passes) > 1
         reducer = BlockReducer(self.out, self.ints, self.shared, self.share.threads, self.share.block)
         for fold, done in zip(folds, reducer.reduce(folds, mine, is_last), strict=True):
             home = at.home(fold.reduction.placed.result_dims)
