@@ -94,6 +94,8 @@ def _held_bytes(step: StepLaunches, launch: Launch, kind: tuple) -> int:
 
 
 def _join(step: StepLaunches, members: list[ir.Operation], *, is_late: bool, target) -> None:
+    if not is_late:
+        _bring_forward(step, [v for member in members[1:] for v in member.operands], members[0])
     joined = join(members, members, place=members[-1 if is_late else 0])
     if target.supports(joined) is not None:
         joined.erase()
@@ -102,3 +104,16 @@ def _join(step: StepLaunches, members: list[ir.Operation], *, is_late: bool, tar
     for member in members:
         step.graph.replace(member, results[: len(member.results)])
         del results[: len(member.results)]
+
+
+def _bring_forward(step: StepLaunches, values: list[ir.Value], place: ir.Operation) -> None:
+    """Move views of arguments that are made behind `place` in front of it."""
+    number = {op: i for i, op in enumerate(step.graph.operations())}
+    pending, found = list(values), set()
+    while pending:
+        owner = pending.pop().owner
+        if not isinstance(owner, ir.Block) and number[owner] > number[place]:
+            found.add(owner)
+            pending += owner.operands
+    for op in sorted(found, key=number.__getitem__):
+        op.move_before(place)

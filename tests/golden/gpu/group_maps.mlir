@@ -245,3 +245,61 @@ func.func @step(%p: tensor<4194304xf32> {nova.role = "state"}, %q: tensor<4x4xf3
   return
 }
 // ----- unchanged
+
+// ===== views of arguments come along with what reads them early
+func.func @step(%p: tensor<8xf32>, %q: tensor<4x4xf32>) -> (tensor<8xf32>, tensor<16xf32>) {
+  %g = "nova.kernel"(%p) ({
+  ^bb0(%a: tensor<8xf32>):
+    %e = tensor.empty() : tensor<8xf32>
+    %n = linalg.generic {indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>], iterator_types = ["parallel"]} ins(%a : tensor<8xf32>) outs(%e : tensor<8xf32>) {
+    ^bb0(%x: f32, %o: f32):
+      %d = arith.negf %x : f32
+      linalg.yield %d : f32
+    } -> tensor<8xf32>
+    "nova.yield"(%n) : (tensor<8xf32>) -> ()
+  }) {aliases = array<i64: -1>, anchor = "map"} : (tensor<8xf32>) -> tensor<8xf32>
+  %v = "nova.reshape"(%q) {shape = array<i64: 16>} : (tensor<4x4xf32>) -> tensor<16xf32>
+  %h = "nova.kernel"(%v) ({
+  ^bb0(%a: tensor<16xf32>):
+    %e = tensor.empty() : tensor<16xf32>
+    %n = linalg.generic {indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>], iterator_types = ["parallel"]} ins(%a : tensor<16xf32>) outs(%e : tensor<16xf32>) {
+    ^bb0(%x: f32, %o: f32):
+      %d = arith.negf %x : f32
+      linalg.yield %d : f32
+    } -> tensor<16xf32>
+    "nova.yield"(%n) : (tensor<16xf32>) -> ()
+  }) {aliases = array<i64: -1>, anchor = "map"} : (tensor<16xf32>) -> tensor<16xf32>
+  %r:2 = "nova.kernel"(%g, %h) ({
+  ^bb0(%a: tensor<8xf32>, %b: tensor<16xf32>):
+    "nova.yield"(%a, %b) : (tensor<8xf32>, tensor<16xf32>) -> ()
+  }) {aliases = array<i64: -1, -1>, anchor = "map"} : (tensor<8xf32>, tensor<16xf32>) -> (tensor<8xf32>, tensor<16xf32>)
+  return %r#0, %r#1 : tensor<8xf32>, tensor<16xf32>
+}
+// -----
+#map = affine_map<(d0) -> (d0)>
+module {
+  func.func @step(%arg0: tensor<8xf32>, %arg1: tensor<4x4xf32>) -> (tensor<8xf32>, tensor<16xf32>) {
+    %0 = "nova.reshape"(%arg1) {shape = array<i64: 16>} : (tensor<4x4xf32>) -> tensor<16xf32>
+    %1:2 = "nova.kernel"(%arg0, %0) ({
+    ^bb0(%arg2: tensor<8xf32>, %arg3: tensor<16xf32>):
+      %3 = tensor.empty() : tensor<8xf32>
+      %4 = linalg.generic {indexing_maps = [#map, #map], iterator_types = ["parallel"]} ins(%arg2 : tensor<8xf32>) outs(%3 : tensor<8xf32>) {
+      ^bb0(%in: f32, %out: f32):
+        %7 = arith.negf %in : f32
+        linalg.yield %7 : f32
+      } -> tensor<8xf32>
+      %5 = tensor.empty() : tensor<16xf32>
+      %6 = linalg.generic {indexing_maps = [#map, #map], iterator_types = ["parallel"]} ins(%arg3 : tensor<16xf32>) outs(%5 : tensor<16xf32>) {
+      ^bb0(%in: f32, %out: f32):
+        %7 = arith.negf %in : f32
+        linalg.yield %7 : f32
+      } -> tensor<16xf32>
+      "nova.yield"(%4, %6) : (tensor<8xf32>, tensor<16xf32>) -> ()
+    }) {aliases = array<i64: -1, -1>, anchor = "map"} : (tensor<8xf32>, tensor<16xf32>) -> (tensor<8xf32>, tensor<16xf32>)
+    %2:2 = "nova.kernel"(%1#0, %1#1) ({
+    ^bb0(%arg2: tensor<8xf32>, %arg3: tensor<16xf32>):
+      "nova.yield"(%arg2, %arg3) : (tensor<8xf32>, tensor<16xf32>) -> ()
+    }) {aliases = array<i64: -1, -1>, anchor = "map"} : (tensor<8xf32>, tensor<16xf32>) -> (tensor<8xf32>, tensor<16xf32>)
+    return %2#0, %2#1 : tensor<8xf32>, tensor<16xf32>
+  }
+}
