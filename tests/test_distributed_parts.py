@@ -74,13 +74,14 @@ def test_environments_that_contradict_themselves(variables, said):
 
 
 def test_more_ranks_than_gpus(monkeypatch):
-    runtime = SimpleNamespace(getDeviceCount=lambda: 2)
-    device = SimpleNamespace(xp=SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    runtime, used = SimpleNamespace(getDeviceCount=lambda: 2), []
+    cuda = SimpleNamespace(runtime=runtime, Device=lambda i: SimpleNamespace(use=lambda: used.append(i)))
+    device = SimpleNamespace(xp=SimpleNamespace(cuda=cuda))
     monkeypatch.setattr(current, "Device", lambda kind, index=None: device if index is None else (kind, index))
     for name, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", **ADDRESS}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert distributed.local_device() == ("cuda", 1)
+    assert distributed.local_device() == ("cuda", 1) and used == [1]
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(RuntimeError, match="rank 5 has no GPU of its own"):
         distributed.local_device()

@@ -77,7 +77,8 @@ def require_equal(what: str, value: Any) -> None:
 
 
 def local_device(kind: str = "cuda") -> Device:
-    """This rank's device of its host: the CPU, or the GPU with the number of its rank there.
+    """This rank's device of its host: the CPU, or the GPU with the number of its rank there, which becomes CuPy's current
+    one.
 
     Errors: RuntimeError where there are more ranks than GPUs.
     """
@@ -97,6 +98,7 @@ def local_device(kind: str = "cuda") -> Device:
                 help="start fewer ranks (--nproc-per-node), or train on the CPU",
             )
         )
+    cupy.cuda.Device(world.local_rank).use()
     return Device("cuda", world.local_rank)
 
 

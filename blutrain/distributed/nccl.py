@@ -18,6 +18,7 @@ from .store import Client
 
 _OPS = {"sum": 0, "mean": 4, "max": 2}  # ncclRedOp_t: ncclSum, ncclAvg, ncclMax
 _ID_SECONDS = 300.0
+_SIZES = (1 << 6, 1 << 16, 1 << 22)  # elements: NCCL has a protocol for small, middling and large messages
 # by NumPy's name of the dtype: ncclDataType_t
 _TYPES = {
     "int8": 0,
@@ -37,12 +38,11 @@ class Request:
 
     def __init__(self, backend: NcclBackend, stream: Any, keep: Any):
         self._backend, self._keep = backend, keep
-        self._event = backend.cupy.cuda.Event(disable_timing=True)
-        self._event.record(stream)
+        self._event = backend.record(stream)
 
     def join(self) -> None:
         """What the current stream is given from now on comes after the collective."""
-        self._backend.cupy.cuda.get_current_stream().wait_event(self._event)
+        self._backend.current_stream().wait_event(self._event)
 
     def is_done(self) -> bool:
         return bool(self._event.done)
@@ -58,6 +58,22 @@ class NcclBackend:
             # Urgent, or kernels that fill the GPU would keep it from a collective until they end.
             self.stream = self.cupy.cuda.Stream(non_blocking=True, priority=-1)
             self._comm = nccl.NcclCommunicator(world.size, _shared_id(world, store, nccl), world.rank)
+            self._connect(world.size)
+
+    def _connect(self, size: int) -> None:
+        """Have NCCL connect the ranks now, in each of the ways that it chooses from by size: it would do so at the first
+        collective that needs one, for which all ranks wait, and which may be one that is being captured.
+        """
+        for count in _SIZES:
+            part = -(-count // size)
+            array = self.cupy.zeros(part * size, "float32")
+            for request in (
+                self.all_reduce(array, array, "sum"),
+                self.reduce_scatter(array, array[:part], "sum"),
+                self.all_gather(array[:part], array),
+            ):
+                request.join()
+        self.stream.synchronize()
 
     def close(self) -> None:
         """Leave NCCL. It would wait until the last graph with a collective in it is gone: then it stays to the end."""
@@ -85,11 +101,22 @@ class NcclBackend:
 
     def is_capturing(self) -> bool:
         """Whether the current stream's work goes into a graph: it runs at each replay."""
-        return self.cupy.cuda.get_current_stream().is_capturing()
+        return self.current_stream().is_capturing()
+
+    def current_stream(self) -> Any:
+        """The stream that this rank's GPU is given work in, whatever device is current."""
+        return self.cupy.cuda.get_current_stream(self.device.index)
+
+    def record(self, stream: Any) -> Any:
+        """An event behind what a stream of this rank's GPU was given so far."""
+        with self.device.activate():
+            event = self.cupy.cuda.Event(disable_timing=True)
+            event.record(stream)
+        return event
 
     def mark(self) -> Request:
         """What the current stream was given so far."""
-        return Request(self, self.cupy.cuda.get_current_stream(), None)
+        return Request(self, self.current_stream(), None)
 
     # ---------------------------------------------------------------- collectives (arrays are contiguous)
 
@@ -129,9 +156,7 @@ class NcclBackend:
     def _fork(self) -> None:
         """The side stream goes on once what the current stream was given is done."""
         self._has_captured = self._has_captured or self.is_capturing()
-        event = self.cupy.cuda.Event(disable_timing=True)
-        event.record(self.cupy.cuda.get_current_stream())
-        self.stream.wait_event(event)
+        self.stream.wait_event(self.record(self.current_stream()))
 
 
 def name_of_gpu(device: Device) -> str:
