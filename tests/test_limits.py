@@ -107,3 +107,45 @@ def test_eager_and_compiled_agree(dtype, tolerance):
             np.testing.assert_allclose(
                 got, expected, rtol=tolerance, atol=tolerance * 1e-2, err_msg=f"{what} of {name}"
             )
+
+
+class Chain(nn.Module):
+    """Many operations, each on the result of the one before."""
+
+    def __init__(self, length: int):
+        super().__init__()
+        self.length, self.scale = length, nn.Parameter(bt.ones(3))
+
+    def forward(self, x):
+        for _ in range(self.length // 2):
+            x = x * self.scale + 0.001
+        return x.sum()
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_long_chains_compile(grad):
+    """No stack overflows, and compiling takes seconds: kernels are bounded (mlx#946)."""
+    seen = []
+    for compiled in (False, True):
+        model = Chain(400 if grad else 2000)
+        optimizer = bt.optim.SGD(model.parameters(), lr=1e-6)
+        if compiled:
+            model.compile(strict=True)
+        for _ in range(3):
+            with bt.set_grad_enabled(grad):
+                loss = model(bt.ones(3))
+            if grad:
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            seen.append(loss.item())
+    np.testing.assert_allclose(seen[3:], seen[:3], rtol=1e-5)
+
+
+def test_ten_thousand_operations_are_recorded(interpreted):
+    model = Chain(10_000)
+    model.compile(strict=True)
+    for _ in range(2):
+        loss = model(bt.ones(3))
+        loss.backward()
+        assert loss.item() == pytest.approx(3 * 6, rel=1e-3)

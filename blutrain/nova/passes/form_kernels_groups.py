@@ -29,7 +29,7 @@ from .form_kernels_skip import choice
 
 ROW, COLUMN, MAP = "row", "column", "map"
 SMALL = 8192  # elements that one block goes over in no time
-MAX_ROOTS = 64  # of a kernel: more save no memory worth the time that generating it takes, or its depth
+MAX_CHAIN = 150  # operations on each other's results in a kernel: generators nest as deep, and a step has some 40
 
 
 class Root:
@@ -222,7 +222,7 @@ class Groups:
 
     def _fits(self, a: Group, b: Group, place: tuple[int, ...], moved: dict, is_waist: bool) -> bool:
         """What `try_merge` asks of the two groups alone. moved: the loops of b's roots among those of a."""
-        if len(a.roots) + len(b.roots) > MAX_ROOTS or not self._run_together(a, b):
+        if _chain([*a.roots, *b.roots]) > MAX_CHAIN or not self._run_together(a, b):
             return False
         is_plain = list(place) == sorted(place) or (a.anchor == CONTRACT and self.target.is_wide)
         if not is_plain and not (_reads(a, b) or _reads(b, a)):
@@ -308,6 +308,16 @@ def _reads(a: Group, b: Group) -> bool:
     made = {root.node.number for root in b.roots}
     sources = (source_node(read) for root in a.roots for read in root.leaves)
     return any(source is not None and source.number in made for source in sources)
+
+
+def _chain(roots: list[Root]) -> int:
+    """How many operations of these roots wait for each other at most, two more counted for each root."""
+    behind: dict[int, int] = {}
+    for root in sorted(roots, key=lambda r: r.node.number):
+        sources = (source_node(read) for read in root.leaves)
+        before = max((behind.get(s.number, 0) for s in sources if s is not None), default=0)
+        behind[root.node.number] = before + len(root.inner) + 2
+    return max(behind.values())
 
 
 def _flag(root: Root) -> int:

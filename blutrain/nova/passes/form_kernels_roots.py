@@ -49,6 +49,8 @@ from .form_kernels_skip import choice
 # longer are not.
 PROLOGUE_FLOPS = 64
 PROLOGUE_LEAVES = 2
+# Operations on each other's results without a store: a step has some 40, and what walks their tree nests as deep.
+MAX_CHAIN = 100
 # Arithmetic on run-time scalars that every kernel may repeat: it is loop-invariant there.
 SCALAR_FLOPS = 40
 
@@ -73,6 +75,7 @@ class Roots:
         self._small_values()
         self._shared_values()
         self._products_operands()
+        self._long_chains()
         mark_memory(self.graph, self.numbers)
         self.roots = self._collect()
 
@@ -237,6 +240,17 @@ class Roots:
                     and not (self.target.prologues and self._is_prologue(made))
                 ):
                     self.numbers.add(made.number)
+
+    def _long_chains(self) -> None:
+        length: dict[int, int] = {}
+        for node in self.graph.nodes:
+            if node.kind not in (MAP, VIEW, RESHAPE) or node.number in self.numbers:
+                continue
+            inner = [length.get(v.node.number, 0) for v in node.operands if v.node is not None]
+            length[node.number] = 1 + max(inner, default=0)
+            if node.kind == MAP and length[node.number] > MAX_CHAIN:
+                self.numbers.add(node.number)
+                del length[node.number]
 
     def _is_prologue(self, node: Node) -> bool:
         """Whether products may evaluate `node` as they read: cheap, and no more bytes than storing it once and
