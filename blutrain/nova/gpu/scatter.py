@@ -81,9 +81,10 @@ def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, int]:
     while vectors > 1 and rows * math.ceil(columns / (WARP * width * vectors)) < 2 * facts.sms * block // WARP:
         vectors = (vectors + 1) // 2
     threads = max(2 * WARP, min(SORT_THREADS, power_of_two(op.ids_type.size // IDS_PER_THREAD)))
+    threads = min(threads, facts.max_threads_per_block)
     return {
-        "blocks": max(1, min(facts.sms, rows)),
-        "threads": min(threads, facts.max_threads_per_block),
+        "blocks": max(1, min(facts.sms, rows), math.ceil(rows / threads)),
+        "threads": threads,
         "width": width,
         "vectors": vectors,
         "block": block,

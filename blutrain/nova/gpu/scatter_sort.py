@@ -1,8 +1,8 @@
 """The first phase of a scatter kernel: ids sorted by table row, in their order.
 
-Every block owns a range of table rows. Its warps share the ids; each counts those in the range and those below it, so
-that every warp knows where its finds go, and puts them there in order, by ballots. Then a warp takes a row, counts the
-finds below it and lists those in it.
+Every block owns a range of table rows, no more than it has threads. Its warps share the ids; each counts those in the
+range and those below it, so that every warp knows where its finds go, and puts them there in order, by ballots. Then
+the finds are sorted by counting: how many each row has, where it begins, and one warp puts them there in their order.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ class ScatterSort(ScatterPhase):
         self.begin = ints.mul(self.warp, self.rounds)
         # Few rounds: the ids stay in registers from counting to placing.
         self.ids = [self._id(r) for r in range(self.rounds)] if self.rounds <= ROUNDS_AT_ONCE else None
-        first, mine, total = self._count()
-        end = ints.name(ints.add(first, total))
-        self._choose_memory(first, total)
+        self.numbers = self.shared.allocate(4 * self.per_block)
+        first, mine, self.total = self._count()
+        self._choose_memory(first, self.total)
         self._find(mine)
+        self._clear()
         barrier(self.out)
-        self._list(first, end)
+        self._list(first, self.total)
         return math.ceil(self.rows / self.per_block)
 
     # --- the ids of a warp
@@ -165,48 +166,103 @@ class ScatterSort(ScatterPhase):
 
         self._each_round(put, [(ints.name(start), "i64")])
 
-    def _list(self, first: str, end: str) -> None:
-        """A warp takes a row: how many finds are below it, then the finds in it."""
-        ints, count, zero = self.ints, self.minus(end, first), self.ints.name(0)
+    def _clear(self) -> None:
+        """Each row's number."""
+        zero = self.out.constant("0", "i32")
+        mine = self.ints.less(THREAD, self.per_block)
+        self.out.when(mine, lambda: self.shared.store(zero, self.numbers, THREAD, "i32"))
 
-        def finds(place: str, body: Callable[[str, str, str], list[str]]) -> list[str]:
-            here = ints.add(place, self.lane)
-            there = ints.less(here, count)
-            index = ints.select(there, here, 0)
-            return body(self._read_find("row", index), index, there)
+    def _list(self, first: str, total: str) -> None:
+        """The finds by row, in their order: a count for each row, where each row begins, then every find to its place."""
+        self._count_rows(total)
+        self._begin_rows(first)
+        self.out.when(self.ints.equal(self.warp, 0), lambda: self._order(first, total))
 
-        def row(index: str, _: list[str]) -> list[str]:
-            def tally(found: str, there: str, totals: list[str]) -> list[str]:
-                below, here = ints.less(found, index), ints.equal(found, index)
-                flags = [f for f in (ints.both(there, below), ints.both(there, here)) if f is not None]
-                return self._tally(totals, flags)
+    def _number_in(self, row: Number) -> tuple[int, str]:
+        """(place, index) of a row's number in shared memory."""
+        return self.numbers, self.ints.name(row)
 
-            add = lambda place, totals: finds(place, lambda found, _, there: tally(found, there, totals))
-            below, here = self.loop(0, count, WARP, add, [(zero, "i64"), (zero, "i64")])
-            start = ints.add(first, below)
-            absolute = ints.add(self.first, index)
-            self.out.when(ints.equal(self.lane, 0), lambda: self.write("start", absolute, start))
-            is_some = self.out.value(f"arith.cmpi ne, {here}, {zero} : i64")
-            self.out.when(is_some, lambda: self._order(index, start, count, finds))
+    def _count_rows(self, total: str) -> None:
+        """Integer sums are the same in any order."""
+        out, one = self.out, self.out.constant("1", "i32")
+
+        def add(find: str, _: list[str]) -> list[str]:
+            address = self.shared.address(*self._number_in(self._read_find("row", find)), "i32")
+            out.value(f"llvm.atomicrmw add {address}, {one} monotonic : {SHARED_POINTER}, i32")
             return []
 
-        self.loop(self.warp, self.size, self.warps, row)
+        self.loop(THREAD, total, self.config["threads"], add)
+        barrier(out)
+
+    def _begin_rows(self, first: str) -> None:
+        """A row begins behind those before it: sums over 1, 2, 4, ... rows; a thread has a row."""
+        ints, out = self.ints, self.out
+        zero, mine = out.constant("0", "i32"), ints.less(THREAD, self.per_block)
+        place = ints.name(ints.min(THREAD, self.per_block - 1))
+
+        def before(distance: int) -> str:
+            """The number `distance` rows before, 0 where there is none."""
+            there = out.value(f"arith.cmpi uge, {place}, {ints.name(distance)} : i64")
+            index = ints.select(there, self.minus(place, ints.name(distance)), 0)
+            return out.value(f"arith.select {there}, {self.shared.load(self.numbers, index, 'i32')}, {zero} : i32")
+
+        def put(value: str) -> None:
+            barrier(out)
+            out.when(mine, lambda: self.shared.store(value, self.numbers, place, "i32"))
+            barrier(out)
+
+        distance = 1
+        while distance < self.per_block:
+            own = self.shared.load(self.numbers, place, "i32")
+            put(out.value(f"arith.addi {own}, {before(distance)} : i32"))
+            distance *= 2
+        start = before(1)
+        put(start)
+        wide = out.value(f"arith.extui {start} : i32 to i64")
+        inside = ints.both(mine, ints.less(place, self.size))
+        assert inside is not None
+        out.when(inside, lambda: self.write("start", ints.add(self.first, place), ints.add(first, wide)))
         is_end = ints.both(ints.equal(self.last, self.rows), ints.equal(THREAD, 0))
         assert is_end is not None
-        self.out.when(is_end, lambda: self.write("start", self.rows, end))
+        out.when(is_end, lambda: self.write("start", self.rows, ints.add(first, self.total)))
 
-    def _order(self, row: str, start: Number, count: str, finds: Callable) -> None:
-        """The numbers of the finds in a row, in their order."""
+    def _order(self, first: str, total: str) -> None:
+        """One warp takes the finds in their order, 32 at a time; those of one row go behind each other by ballots."""
+        ints, out = self.ints, self.out
+        together = f"nvvm.bar.warp.sync {out.constant('-1', 'i32')} : i32"
 
-        def put(place: str, places: list[str]) -> list[str]:
-            def add(found: str, at: str, there: str) -> list[str]:
-                mine = self.ints.both(there, self.ints.equal(found, row))
-                assert mine is not None
-                bits = self._ballot(mine)
-                write = lambda: self.write("order", self._place(bits, places[0]), self._read_find("found", at))
-                self.out.when(mine, write)
-                return [self.ints.name(self.ints.add(places[0], self._popcount(bits)))]
+        def put(place: str, _: list[str]) -> list[str]:
+            here = ints.add(place, self.lane)
+            there = ints.less(here, total)
+            index = ints.select(there, here, 0)
+            row = self._read_find("row", index)
+            peers = self._peers(row, there)
+            start = self.shared.load(*self._number_in(row), "i32")
+            earlier = out.value(f"arith.andi {peers}, {self.before} : i32")
+            wide = out.value(f"arith.extui {start} : i32 to i64")
+            target = ints.add(ints.add(first, wide), self._popcount(earlier))
+            out.when(there, lambda: self.write("order", target, self._read_find("found", index)))
+            out.line(together)
+            count = out.value(f"math.ctpop {peers} : i32")
+            following = out.value(f"arith.addi {start}, {count} : i32")
+            none = out.value(f"arith.cmpi eq, {earlier}, {out.constant('0', 'i32')} : i32")
+            leads = ints.both(there, none)
+            assert leads is not None
+            out.when(leads, lambda: self.shared.store(following, *self._number_in(row), "i32"))
+            out.line(together)
+            return []
 
-            return finds(place, add)
+        self.loop(0, total, WARP, put)
 
-        self.loop(0, count, WARP, put, [(self.ints.name(start), "i64")])
+    def _peers(self, row: str, there: str) -> str:
+        """The lanes whose find lies in the same row as this one's."""
+        out, peers = self.out, self._ballot(there)
+        all_lanes = out.constant("-1", "i32")
+        for bit in range((self.per_block - 1).bit_length()):
+            shifted = out.value(f"arith.shrui {row}, {self.ints.name(bit)} : i64")
+            is_set = out.value(f"arith.trunci {shifted} : i64 to i1")
+            votes = self._ballot(is_set)
+            others = out.value(f"arith.xori {votes}, {all_lanes} : i32")
+            same = out.value(f"arith.select {is_set}, {votes}, {others} : i32")
+            peers = out.value(f"arith.andi {peers}, {same} : i32")
+        return peers
