@@ -56,6 +56,15 @@ def batches(n: int = STEPS, rows: int = 7, seed: int = 1, last: int | None = Non
         yield bt.tensor(rng.standard_normal((r, 6))), bt.tensor(rng.integers(0, 5, r))
 
 
+def train(model, opt, data, before=lambda i: None) -> None:
+    """The plainest loop; `before(i)` runs before step i."""
+    for i, (x, y) in enumerate(data):
+        before(i)
+        model(x, y).backward()
+        opt.step()
+        opt.zero_grad()
+
+
 def state(model) -> dict:
     return {k: v.numpy().copy() for k, v in model.state_dict().items()}
 
@@ -278,10 +287,7 @@ class Tied(nn.Module):
 @loop
 def tied_weights(compiled):
     model, opt = make(compiled, cls=Tied)
-    for x, y in batches():
-        model(x, y).backward()
-        opt.step()
-        opt.zero_grad()
+    train(model, opt, batches())
     return state(model)
 
 
@@ -289,10 +295,7 @@ def tied_weights(compiled):
 def short_last_batch(compiled):
     model, opt = make(compiled)
     for _ in range(3):
-        for x, y in batches(3, last=2):
-            model(x, y).backward()
-            opt.step()
-            opt.zero_grad()
+        train(model, opt, batches(3, last=2))
     return state(model)
 
 
@@ -352,10 +355,7 @@ def custom_function(compiled):
             return F.cross_entropy(self.head(Reverse.apply(hidden, 0.7)), targets)
 
     model, opt = make(compiled, cls=Adversarial)
-    for x, y in batches(6):
-        model(x, y).backward()
-        opt.step()
-        opt.zero_grad()
+    train(model, opt, batches(6))
     return state(model)
 
 
@@ -364,13 +364,13 @@ def frozen_layers(compiled):
     model, _ = make(compiled)
     model.fc.requires_grad_(False)
     opt = AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05)
-    for i, (x, y) in enumerate(batches(8)):
+
+    def thaw(i):
         if i == 4:
             model.fc.requires_grad_(True)
             opt.add_param_group({"params": list(model.fc.parameters())})
-        model(x, y).backward()
-        opt.step()
-        opt.zero_grad()
+
+    train(model, opt, batches(8), thaw)
     return state(model)
 
 
@@ -391,10 +391,7 @@ def compiled_inside_eager(compiled):
     if compiled:
         model.inner.compile()
     opt = AdamW(model.parameters(), lr=0.05)
-    for x, y in batches(6):
-        model(x, y).backward()
-        opt.step()
-        opt.zero_grad()
+    train(model, opt, batches(6))
     return state(model)
 
 
@@ -419,11 +416,11 @@ def side_output_in_an_attribute(compiled):
 def calls_counted_in_an_attribute(compiled):
     model, opt = make(compiled)
     model.calls = 0
-    for x, y in batches(6):
+
+    def count(i):
         model.calls += 1
-        model(x, y).backward()
-        opt.step()
-        opt.zero_grad()
+
+    train(model, opt, batches(6), count)
     return state(model)
 
 
@@ -431,12 +428,7 @@ def calls_counted_in_an_attribute(compiled):
 def state_loaded_in_between(compiled):
     model, opt = make(compiled)
     start = {k: v.clone() for k, v in model.state_dict().items()}
-    for i, (x, y) in enumerate(batches(8)):
-        if i == 4:
-            model.load_state_dict(start)
-        model(x, y).backward()
-        opt.step()
-        opt.zero_grad()
+    train(model, opt, batches(8), lambda i: model.load_state_dict(start) if i == 4 else None)
     return state(model)
 
 
@@ -454,10 +446,7 @@ def buffer_updated_in_forward(compiled):
             return F.cross_entropy(self.head(F.gelu(self.fc(x - self.mean))), targets)
 
     model, opt = make(compiled, cls=Running)
-    for x, y in batches(6):
-        model(x, y).backward()
-        opt.step()
-        opt.zero_grad()
+    train(model, opt, batches(6))
     return state(model)
 
 
@@ -511,11 +500,7 @@ def branch_on_a_plain_attribute(compiled):
             return F.cross_entropy(self.head(F.gelu(self.fc(x))), targets)
 
     model, opt = make(compiled, cls=Branch)
-    for i, (x, y) in enumerate(batches(9)):
-        model.wide = i % 2 == 1
-        model(x, y).backward()
-        opt.step()
-        opt.zero_grad()
+    train(model, opt, batches(9), lambda i: setattr(model, "wide", i % 2 == 1))
     return state(model)
 
 
@@ -531,11 +516,12 @@ def global_value_read_in_forward(compiled):
             return F.cross_entropy(self.head(F.gelu(self.fc(x))) * SCALE, targets)
 
     model, opt = make(compiled, cls=Global)
-    for i, (x, y) in enumerate(batches(4)):
+
+    def change(i):
+        global SCALE
         SCALE = 1.0 + i
-        model(x, y).backward()
-        opt.step()
-        opt.zero_grad()
+
+    train(model, opt, batches(4), change)
     SCALE = 1.0
     return state(model)
 
@@ -549,10 +535,7 @@ def value_read_in_forward(compiled):
             return F.cross_entropy(self.head(hidden) / scale, targets)
 
     model, opt = make(compiled, cls=Reads)
-    for x, y in batches(4):
-        model(x, y).backward()
-        opt.step()
-        opt.zero_grad()
+    train(model, opt, batches(4))
     return state(model)
 
 

@@ -57,7 +57,7 @@ def call(module: Any, args: tuple, kwargs: dict) -> Any:
     backward = _Backward(module) if module._backward_hooks or module._backward_pre_hooks else None
     if backward is not None:
         backward.inputs_need = any(isinstance(a, Tensor) and a.requires_grad for a in args)
-        args = _through(_InputGate, backward, args)
+        args = _through(backward.inputs_known, args)
     output = module.forward(*args, **kwargs)
     for hook in list(module._forward_hooks.values()):
         replaced = hook(module, args, output)
@@ -66,8 +66,8 @@ def call(module: Any, args: tuple, kwargs: dict) -> Any:
     if backward is None:
         return output
     if isinstance(output, tuple):
-        return _through(_OutputGate, backward, output)
-    return _through(_OutputGate, backward, (output,))[0]
+        return _through(backward.outputs_known, output)
+    return _through(backward.outputs_known, (output,))[0]
 
 
 class _Backward:
@@ -92,38 +92,25 @@ class _Backward:
         return grads
 
 
-class _OutputGate(Function):
-    """Identity on the outputs of a module; its backward runs the pre-hooks."""
+class _Gate(Function):
+    """Identity on tensors; its backward hands all their gradients to `known`, and on what that returns."""
 
     @staticmethod
-    def forward(ctx, backward, *tensors):
-        ctx.backward = backward
+    def forward(ctx, known, *tensors):
+        ctx.known = known
         return tuple(t.detach() for t in tensors)
 
     @staticmethod
     def backward(ctx, *grads):
-        return (None, *ctx.backward.outputs_known(grads))
+        return (None, *ctx.known(grads))
 
 
-class _InputGate(Function):
-    """Identity on the inputs of a module; its backward runs the hooks."""
-
-    @staticmethod
-    def forward(ctx, backward, *tensors):
-        ctx.backward = backward
-        return tuple(t.detach() for t in tensors)
-
-    @staticmethod
-    def backward(ctx, *grads):
-        return (None, *ctx.backward.inputs_known(grads))
-
-
-def _through(gate: type[Function], backward: _Backward, values: tuple) -> tuple:
-    """Pass the floating tensors among `values` through one gate: its backward sees all their gradients together."""
+def _through(known: Callable[[tuple], tuple], values: tuple) -> tuple:
+    """Pass the floating tensors among `values` through one gate: `known` sees all their gradients together."""
     where = [i for i, v in enumerate(values) if isinstance(v, Tensor) and v.dtype.is_floating]
     if not where:
         return values
-    gated = gate.apply(backward, *[values[i] for i in where])
+    gated = _Gate.apply(known, *[values[i] for i in where])
     result = list(values)
     for i, tensor in zip(where, gated if isinstance(gated, tuple) else (gated,)):
         result[i] = tensor
