@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -521,3 +522,42 @@ def test_a_fallback_is_expected_to_take_no_time():
     launches = Launch(0, ()), Launch(0, (), guard), Launch(0, (), flag), Callback("sum", 0)
     plan = ProgramPlan((gpu_kernel(phase("double")),), launches, 128, guard=guard)
     assert [plan.predicted_us(launch) for launch in launches] == [1.0, 1.0, 0.0, 0.0]
+
+
+def test_everything_is_made_and_launched_on_the_programs_device():
+    """Also where another device is the current one."""
+
+    class Elsewhere(FakeMemory):
+        is_active = depth = 0
+
+        @contextlib.contextmanager
+        def activate(self):
+            self.depth, self.is_active = self.depth + 1, 1
+            yield
+            self.depth -= 1
+            self.is_active = int(self.depth > 0)
+
+        def here(self, function):
+            def checked(*arguments):
+                assert self.is_active
+                return function(*arguments)
+
+            return checked
+
+    memory, driver = Elsewhere(), fake()
+    with memory.activate():
+        executable = build(scaled_plan(), driver, memory)
+    for owner, names in ((memory, ("allocate", "empty", "upload")), (driver, ("allocate_pinned", "create_event"))):
+        for name in names:
+            setattr(owner, name, memory.here(getattr(owner, name)))
+    for name in ("launch", "launch_graph", "begin_capture", "record", "function"):
+        setattr(driver, name, memory.here(getattr(driver, name)))
+    scalars = executable.scalar_block([1])
+    executable.result_block([0])
+    x = ramp()
+    executable.bind(0, address(x))
+    for step in range(SLOTS):
+        scalars[0] = step
+        executable.launch()
+        assert np.array_equal(executable.take_results()[0], x * np.float32(step))
+    assert not memory.is_active

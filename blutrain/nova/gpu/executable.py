@@ -127,8 +127,9 @@ class Executable:
 
     def scalar_block(self, inputs: Sequence[int]) -> np.ndarray:
         """Puts 0-d inputs into 8-byte cells of one block: float64 numbers on the host, read by each `launch`."""
-        _, base = self._scalar_cells = self.memory.allocate(8 * len(inputs))
-        self._ring = StepRing(self._driver, len(inputs), len(self._slots.sources))
+        with self.memory.activate():
+            _, base = self._scalar_cells = self.memory.allocate(8 * len(inputs))
+            self._ring = StepRing(self._driver, len(inputs), len(self._slots.sources))
         self._courier, self._is_ready = None, False
         for cell, index in enumerate(inputs):
             self._table.bind(index, base + 8 * cell)
@@ -136,7 +137,8 @@ class Executable:
 
     def result_block(self, outputs: Sequence[int]) -> None:
         """Gives small outputs a place of their own; `take_results` returns them."""
-        self._results = ResultBlock([self.plan.outputs[index] for index in outputs], self.memory)
+        with self.memory.activate():
+            self._results = ResultBlock([self.plan.outputs[index] for index in outputs], self.memory)
         for index, address in zip(outputs, self._results.addresses, strict=True):
             self.bind_output(index, address)
         self._courier, self._is_ready = None, False
@@ -149,7 +151,8 @@ class Executable:
         """A fresh array that the next launch writes output `index` to. Errors: NovaError without memory for it."""
         spec = self.plan.outputs[index]
         try:
-            array = self.memory.empty(spec.shape, spec.dtype)
+            with self.memory.activate():
+                array = self.memory.empty(spec.shape, spec.dtype)
         except MemoryError as fault:
             raise out_of_memory(self.plan, fault) from fault
         self.bind_output(index, self.memory.address(array))
@@ -175,14 +178,14 @@ class Executable:
 
         context: what `failed_check` gives back should a value check of this launch fail.
         """
-        if not self._is_ready:
-            self._prepare()
         if not self.memory.is_active:
             with self.memory.activate():
                 return self._launch(context)
         return self._launch(context)
 
     def _launch(self, context: Any) -> None:
+        if not self._is_ready:
+            self._prepare()
         stream, ring = self._follow_stream(), self._ring
         self._is_running = True
         try:
