@@ -41,8 +41,9 @@ class Request:
         self._event = backend.record(stream)
 
     def join(self) -> None:
-        """What the current stream is given from now on comes after the collective."""
+        """What the current stream is given from now on comes after the collective, also what reuses its memory."""
         self._backend.current_stream().wait_event(self._event)
+        self._keep = None
 
     def is_done(self) -> bool:
         return bool(self._event.done)

@@ -114,9 +114,10 @@ class Reducer:
         """The gradient of `leaf` is in leaf.grad; None: this rank adds nothing to it."""
         bucket, index = self._place[id(leaf)]
         self._began = True
-        self._fill(bucket, index)
-        self._missing[bucket.number].discard(id(leaf))
-        self._start_full()
+        with bucket.device.activate():
+            self._fill(bucket, index)
+            self._missing[bucket.number].discard(id(leaf))
+            self._start_full()
 
     def finish(self) -> None:
         """Backward is over: all gradients are averages over the ranks from here on.
@@ -193,8 +194,7 @@ class Reducer:
     def _view(self, bucket: Bucket) -> list[Tensor]:
         """The gradients of a bucket as tensors that share its memory, which is made at the first use."""
         if bucket.number not in self._views:
-            with bucket.device.activate():
-                flat = self._flat[bucket.number] = bucket.device.xp.zeros(bucket.size, bucket.dtype.numpy)
+            flat = self._flat[bucket.number] = bucket.device.xp.zeros(bucket.size, bucket.dtype.numpy)
             self._views[bucket.number] = [Tensor._wrap(m.view(flat), bucket.device) for m in bucket.members]
         return self._views[bucket.number]
 
@@ -202,8 +202,7 @@ class Reducer:
         """Start what can start; let MPI work on what is under way."""
         while len(self._under_way) < len(self.buckets) and not self._missing[len(self._under_way)]:
             bucket = self.buckets[len(self._under_way)]
-            with bucket.device.activate():
-                self._under_way.append(self.start(bucket, self._flat[bucket.number]))
+            self._under_way.append(self.start(bucket, self._flat[bucket.number]))
         self.group.progress()
 
     def start(self, bucket: Bucket, flat: Any) -> tuple[Any, Any]:
