@@ -6,7 +6,8 @@ One JSON line a figure. `cold`: seconds to compile 20 matrix-product kernels and
 an empty cache. `warm`: seconds of a new process from its first import of nova to a loaded program, all objects in the
 cache (and whether MLIR was imported). `launch`: microseconds of a program without launches (Python alone), and of 60
 launches of four tiny tasks. `fork_join`: microseconds by which a launch of two equal tasks on two threads exceeds
-half the time of one thread.
+half the time of one thread. `replay`: microseconds of Python in a replayed training step of 89 parameters, by what the
+user's loop calls, the launch of its kernels left out (medians).
 """
 
 from __future__ import annotations
@@ -23,14 +24,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+import numpy as np
 from runtime_support import chain_plan, count_kernel, ramp, run_script
 
+import blutrain as bt
 from blutrain import config
 from blutrain.nova.cpu.compile_workers import shared_workers
 from blutrain.nova.cpu.executable import build_executable
+from blutrain.nova.explain import programs_of
 from blutrain.nova.plan import BufferRef, Launch, ProgramPlan
 from blutrain.nova.target import host_cpu
+from blutrain.optim import AdamW
+from examples.gpt_mlp.model import MLPGPT, Config
 
 SHAPES = [(m, n, k) for m in (64, 256, 512, 1024, 2048) for n, k in ((256, 256), (1024, 256), (256, 1024), (128, 512))]
 WARM = """
@@ -116,6 +123,40 @@ def forking() -> dict[str, object]:
     return {name: round(value, 2) for name, value in figures.items()}
 
 
+def replaying(steps: int = 2000) -> dict[str, object]:
+    bt.manual_seed(0)
+    model = MLPGPT(Config(vocab_size=64, block_size=8, n_embd=8, n_layer=14))
+    optimizer = AdamW(model.parameters(), lr=3e-4)
+    x, y = (bt.tensor(np.random.default_rng(i).integers(0, 64, (2, 8))) for i in range(2))
+    model.compile(first_step="compiled")
+    times: dict[str, list[float]] = {name: [] for name in ("call", "backward", "step", "zero_grad", "all")}
+
+    def step() -> None:
+        marks = [time.perf_counter()]
+        loss = model(x, y)
+        marks.append(time.perf_counter())
+        loss.backward()
+        marks.append(time.perf_counter())
+        optimizer.step()
+        marks.append(time.perf_counter())
+        optimizer.zero_grad()
+        marks.append(time.perf_counter())
+        for name, start, end in zip(times, marks, marks[1:], strict=False):
+            times[name].append(end - start)
+        times["all"].append(marks[-1] - marks[0])
+
+    for _ in range(10):
+        step()
+    (program,) = programs_of(model)
+    program.executable.launch = lambda *context: None  # shadows the method
+    for values in times.values():
+        values.clear()
+    for _ in range(steps):
+        step()
+    figures = {f"{name}_us": round(statistics.median(values) * 1e6, 1) for name, values in times.items()}
+    return {"parameters": len(list(model.parameters())), **figures}
+
+
 def median_us(function: Callable[[], object], count: int) -> float:
     times = []
     for _ in range(9):
@@ -132,7 +173,12 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         config.set(NOVA_CACHE=os.path.join(folder, "cache"))
-        figures = {"compile": compiling(Path(folder)), "launch": launching(), "fork_join": forking()}
+        figures = {
+            "compile": compiling(Path(folder)),
+            "launch": launching(),
+            "fork_join": forking(),
+            "replay": replaying(),
+        }
     lines = [json.dumps({"case": name, **values}) for name, values in figures.items()]
     print("\n".join(lines))
     if options.json:
