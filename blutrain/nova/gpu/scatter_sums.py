@@ -18,6 +18,7 @@ from blutrain.nova.gpu.scatter_phase import ScatterPhase
 from blutrain.nova.kernel import ITEM_BYTES, Operand, Produced
 
 HOT = 32  # ids of a row that one warp adds alone
+_WORDS = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}  # by bytes
 IN_FLIGHT = 48  # elements of updates that a lane has under way
 
 
@@ -45,7 +46,7 @@ class ScatterSums(ScatterPhase):
         self.top = Point({}, 0)
         self.tiles, self.units = tiles, units
         self.sums_place = self.shared.allocate(self.block * self.width * self.vectors * ITEM_BYTES[self.sum_dtype])
-        self.hot_place = self.shared.allocate(4 * warps)
+        self.hot_place = self.shared.allocate(warps)
         unit = ints.add(ints.mul(BLOCK, warps), self.warp)
         inside = None if units % warps == 0 else ints.less(unit, units)
         unit = unit if inside is None else ints.min(unit, units - 1)
@@ -70,16 +71,18 @@ class ScatterSums(ScatterPhase):
                 self._write(strip, inside, sums[v * self.width : (v + 1) * self.width])
 
         self.out.when(condition, calm_row)
-        self._hot_rows(warps)
+        flags = self.shared.load(self.hot_place, 0, _WORDS[warps])  # of all warps
+        is_any = self.out.value(f"arith.cmpi ne, {flags}, {self.out.constant('0', _WORDS[warps])} : {_WORDS[warps]}")
+        self.out.when(is_any, lambda: self._hot_rows(warps))
         return math.ceil(units / warps)
 
     def _unit(self, unit: Number) -> tuple[Number, Number]:
         return self.ints.div(unit, self.tiles), self.ints.mul(self.ints.rem(unit, self.tiles), self.tile)
 
     def _flag(self, is_hot: str) -> None:
-        word = self.out.value(f"arith.extui {is_hot} : i1 to i32")
-        self.out.when(self.ints.equal(self.lane, 0), lambda: self.shared.store(word, self.hot_place, self.warp, "i32"))
-        barrier(self.out)
+        flag = self.out.value(f"arith.extui {is_hot} : i1 to i8")
+        self.out.when(self.ints.equal(self.lane, 0), lambda: self.shared.store(flag, self.hot_place, self.warp, "i8"))
+        barrier(self.out)  # loads ahead of it stay ahead of it
 
     def _columns(self, first_column: Number) -> list[tuple[Number, str | None]]:
         """(column, is it one) of each vector of this lane."""
@@ -164,8 +167,8 @@ class ScatterSums(ScatterPhase):
         ints = self.ints
 
         def unit(index: str, _: list[str]) -> list[str]:
-            flag = self.shared.load(self.hot_place, index, "i32")
-            is_hot = self.out.value(f"arith.cmpi ne, {flag}, {self.out.constant('0', 'i32')} : i32")
+            flag = self.shared.load(self.hot_place, index, "i8")
+            is_hot = self.out.value(f"arith.cmpi ne, {flag}, {self.out.constant('0', 'i8')} : i8")
             row, first_column = self._unit(ints.add(ints.mul(BLOCK, warps), index))
             self.out.when(is_hot, lambda: self._hot_row(row, first_column, warps))
             return []
