@@ -1,6 +1,6 @@
 """Layers and the tree of modules, under PyTorch's names. Imports tensor and autograd; nova only inside Module.compile.
 
-Reading order: module.py, parameter.py, hooks.py, state.py (state_dict), container.py; the layers: linear.py,
+Reading order: module.py, tree.py, parameter.py, hooks.py, state.py (state_dict), container.py; the layers: linear.py,
 normalization.py, activation.py, loss.py over functional.py and init.py; checkpoint.py; utils/ (gradient clipping).
 """
 
