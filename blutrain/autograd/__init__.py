@@ -95,7 +95,15 @@ def grad(
     create_graph: bool = False,
     allow_unused: bool = False,
 ):
-    """The gradients of `outputs` with respect to `inputs` as a tuple, as torch.autograd.grad; no .grad changes."""
+    """The gradients of `outputs` with respect to `inputs` as a tuple, as torch.autograd.grad; no .grad changes.
+
+    Errors: RuntimeError for an input that requires no gradient, or was not used (allow_unused: its gradient is None).
+
+    >>> x = bt.tensor(3.0, requires_grad=True)
+    >>> (slope,) = bt.autograd.grad(x**2, x, create_graph=True)
+    >>> slope.item(), bt.autograd.grad(slope, x)[0].item()
+    (6.0, 2.0)
+    """
     roots, variables = _tensors("grad", outputs), _tensors("grad", inputs)
     grads = _gradients("grad", roots, grad_outputs)
     retain_graph = create_graph if retain_graph is None else retain_graph

@@ -16,6 +16,11 @@ def checkpoint(function, *args, preserve_rng_state: bool = True, **kwargs):
     preserve_rng_state: the second run draws the same random numbers. The function must compute the same both times and
     is best free of side effects. While nova records a step this is a plain call: the compiler decides what is
     recomputed. Errors: RuntimeError in backward if the second run saves other tensors than the first.
+
+    >>> x = bt.ones(2, requires_grad=True)
+    >>> bt.autograd.checkpoint(lambda x: x.exp().log(), x).sum().backward()
+    >>> x.grad
+    tensor([1., 1.])
     """
     if not state.enabled or (dispatch.recorder is not None and dispatch.recorder.recording):
         return function(*args, **kwargs)

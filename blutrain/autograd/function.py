@@ -128,16 +128,17 @@ class Function:
     Subclasses define the static methods `forward(ctx, *args)`, which computes with gradients off, and `backward(ctx,
     *grads)`, which returns a gradient (or None) for each argument of forward; they are called by `apply`:
 
-        class Double(blutrain.autograd.Function):
-            @staticmethod
-            def forward(ctx, x):
-                return x * 2
-
-            @staticmethod
-            def backward(ctx, grad):
-                return grad * 2
-
-        y = Double.apply(x)
+    >>> class Reverse(bt.autograd.Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x):
+    ...         return x.clone()
+    ...     @staticmethod
+    ...     def backward(ctx, grad):
+    ...         return -grad
+    >>> x = bt.ones(2, requires_grad=True)
+    >>> Reverse.apply(x).sum().backward()
+    >>> x.grad
+    tensor([-1., -1.])
 
     backward is differentiable again if it is written with differentiable operations. As in PyTorch the forward may be
     written without ctx, `forward(*args)`, beside a method `setup_context(ctx, inputs, output)`.

@@ -20,10 +20,11 @@ def gradcheck(
 
     function(*inputs) -> tensor or tuple of tensors (those that are no float64 are left out). inputs: tensors; those
     that require a gradient must be float64 and are what is differentiated by; others and Python values are passed on.
-    order: 2 also checks the derivative of the gradient, and so on. Example:
+    order: 2 also checks the derivative of the gradient, and so on.
 
-        x = blutrain.rand(3, dtype=blutrain.float64, requires_grad=True)
-        blutrain.autograd.gradcheck(lambda x: x.sin(), (x,), order=2)
+    >>> x = bt.rand(3, dtype=bt.float64, requires_grad=True)
+    >>> bt.autograd.gradcheck(lambda x: x.sin(), (x,), order=2)
+    True
     """
     inputs = tuple(inputs)
     places = [i for i, x in enumerate(inputs) if isinstance(x, Tensor) and x.requires_grad]

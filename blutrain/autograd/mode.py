@@ -94,7 +94,14 @@ def _generator(function, wanted: bool):
 
 
 class no_grad(_Scope):
-    """`with no_grad():` or `@no_grad()`: operations are not recorded, their results require no gradient."""
+    """`with no_grad():` or `@no_grad()`: operations are not recorded, their results require no gradient.
+
+    >>> x = bt.ones(2, requires_grad=True)
+    >>> with bt.no_grad():
+    ...     x *= 2  # a leaf may be written here
+    >>> x
+    tensor([2., 2.], requires_grad=True)
+    """
 
     def __init__(self, function=None):
         super().__init__(False)

@@ -43,7 +43,12 @@ def save(
     call this together (an optimizer's state may lie in parts on all of them). Errors: CheckpointError; a file of that
     name is then unchanged.
 
-    >>> save("run/checkpoint.safetensors", model, optimizer, scheduler, extra={"step": 100})    # doctest: +SKIP
+    >>> import tempfile
+    >>> model, folder = nn.Linear(2, 2), tempfile.TemporaryDirectory()
+    >>> save(f"{folder.name}/checkpoint.safetensors", model, extra={"step": 100})
+    >>> load(f"{folder.name}/checkpoint.safetensors", model)
+    {'step': 100}
+    >>> folder.cleanup()
     """
     tensors, tied = _once(model.state_dict())
     arrays = {f"model.{name}": tensor for name, tensor in tensors.items()}

@@ -60,7 +60,11 @@ class _Indexed(Module):
 
 
 class Sequential(_Indexed):
-    """Calls its modules one after the other; takes modules, or one dict of names to modules."""
+    """Calls its modules one after the other; takes modules, or one dict of names to modules.
+
+    >>> nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))(bt.ones(5, 2)).shape
+    (5, 1)
+    """
 
     def __init__(self, *modules: Module | dict[str, Module]):
         super().__init__()

@@ -81,6 +81,19 @@ class Module(Tree):
         keep_grads: `p.grad` stays readable after the optimizer's step, which costs the memory of the gradients.
         max_programs: how many kinds of steps are kept compiled. memory_limit: bytes the compiled step may use, None
         for no limit.
+
+        What is pending is computed at the end of a step, at a read, or by `blutrain.nova.flush()`. An array that shares
+        memory with a buffer or parameter (numpy(), DLPack) and was taken before shows what was written only then.
+
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)).compile()
+        >>> optimizer = bt.optim.AdamW(model.parameters())
+        >>> for step in range(3):
+        ...     loss = nn.functional.cross_entropy(model(bt.ones(5, 4)), bt.zeros(5, dtype=bt.int64))
+        ...     loss.backward()
+        ...     optimizer.step()
+        ...     optimizer.zero_grad()
+        >>> loss.shape
+        ()
         """
         options = CompileOptions(strict, precision, first_step, keep_grads, max_programs, memory_limit)
         from .. import nova  # MLIR is loaded only where something is compiled

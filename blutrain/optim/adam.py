@@ -60,6 +60,14 @@ class AdamW(_Adam):
 
     eps is added outside of the bias-corrected root, as in PyTorch. Moments of float16 and bfloat16 parameters are
     float32.
+
+    >>> model = nn.Linear(2, 2)
+    >>> decayed, others = [model.weight], [model.bias]
+    >>> AdamW([{"params": decayed}, {"params": others, "weight_decay": 0.0}], lr=1e-3, weight_decay=0.1)
+    AdamW (
+      group 0: 1 parameters  lr: 0.001  betas: (0.9, 0.999)  eps: 1e-08  weight_decay: 0.1
+      group 1: 1 parameters  lr: 0.001  betas: (0.9, 0.999)  eps: 1e-08  weight_decay: 0.0
+    )
     """
 
     update = "adamw"

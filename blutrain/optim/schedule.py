@@ -93,7 +93,13 @@ class StepLR(LRScheduler):
 
 
 class WarmupCosineLR(LRScheduler):
-    """Linear up to 1 over warmup_steps, half a cosine down to min_ratio at total_steps, constant after."""
+    """Linear up to 1 over warmup_steps, half a cosine down to min_ratio at total_steps, constant after.
+
+    >>> optimizer = bt.optim.SGD([nn.Parameter(bt.ones(1))], lr=1.0)
+    >>> schedule = WarmupCosineLR(optimizer, warmup_steps=2, total_steps=4)
+    >>> [(round(optimizer.param_groups[0]["lr"], 2), schedule.step())[0] for _ in range(6)]
+    [0.5, 1.0, 1.0, 0.55, 0.1, 0.1]
+    """
 
     def __init__(self, optimizer: Optimizer, warmup_steps: int, total_steps: int, min_ratio: float = 0.1):
         if not 0 <= warmup_steps <= total_steps:

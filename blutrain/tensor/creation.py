@@ -22,6 +22,10 @@ def tensor(data, *, dtype=None, device=None, requires_grad: bool = False) -> Ten
 
     Python floats get the default dtype (float32), ints int64, bools bool; arrays and tensors keep theirs. Errors:
     TypeError for data that is no number, ValueError for lists of unequal lengths.
+
+    >>> bt.tensor([[1, 2], [3, 4.5]])
+    tensor([[1. , 2. ],
+            [3. , 4.5]])
     """
     dtype = None if dtype is None else as_dtype(dtype, "tensor")
     if isinstance(data, Tensor):
@@ -224,6 +228,10 @@ def one_hot(index: Tensor, num_classes: int = -1) -> Tensor:
     """int64 [..., num_classes] with a 1 at each index.
 
     Errors: ValueError for an index out of range; -1 reads the largest index.
+
+    >>> nn.functional.one_hot(bt.tensor([0, 2]))
+    tensor([[1, 0, 0],
+            [0, 0, 1]])
     """
     low, high = (int(index.min().item()), int(index.max().item())) if index.numel() else (0, -1)
     num_classes = high + 1 if num_classes == -1 else num_classes

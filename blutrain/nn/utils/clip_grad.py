@@ -30,8 +30,12 @@ def clip_grad_norm_(
 
     parameters: tensors, or (name, tensor) pairs as named_parameters gives them: an error then names the parameter.
     Errors: ValueError for a bad max_norm or norm_type; RuntimeError for a norm that is not finite, where
-    `error_if_nonfinite` asks for it;
-    no gradient has changed then.
+    `error_if_nonfinite` asks for it; no gradient has changed then.
+
+    >>> p = nn.Parameter(bt.zeros(2))
+    >>> p.grad = bt.tensor([3.0, 4.0])
+    >>> nn.utils.clip_grad_norm_([p], max_norm=1.0), p.grad
+    (tensor(5.), tensor([0.6, 0.8]))
     """
     items = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     params = _tensors(items)

@@ -296,7 +296,12 @@ WHERE = define(
 
 
 def where(condition, x, y):
-    """Elementwise choice: `x` where `condition` (bool) holds, else `y`; all broadcast."""
+    """Elementwise choice: `x` where `condition` (bool) holds, else `y`; all broadcast.
+
+    >>> x = bt.tensor([-1.0, 4.0])
+    >>> bt.where(x > 0, x.sqrt(), 0.0)
+    tensor([0., 2.])
+    """
     return apply(WHERE, condition, x, y)
 
 

@@ -13,6 +13,10 @@ def einsum(equation: str, *operands):
 
     Several operands are contracted from left to right. Without `->` the result has the letters that appear once, in
     alphabetical order. Errors: ValueError for letters that do not fit the operands, an ellipsis, a letter twice in one.
+
+    >>> bt.einsum("ik,kj->ij", bt.ones(2, 3), bt.eye(3, 2))
+    tensor([[1., 1.],
+            [1., 1.]])
     """
     terms, result = _parse(equation, operands)
     extents: dict[str, int] = {}

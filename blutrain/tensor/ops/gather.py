@@ -274,7 +274,12 @@ GATHER = define(
 
 
 def gather(x, dim: int, index):
-    """out[i, j, k] = x[i, index[i, j, k], k] for dim 1, as torch.gather."""
+    """out[i, j, k] = x[i, index[i, j, k], k] for dim 1, as torch.gather.
+
+    >>> bt.tensor([[1, 2], [3, 4]]).gather(1, bt.tensor([[0, 0], [1, 0]]))
+    tensor([[1, 1],
+            [4, 3]])
+    """
     return apply(GATHER, x, index, dim=normalize_dim("gather", dim, x.ndim))
 
 

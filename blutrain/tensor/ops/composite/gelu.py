@@ -167,7 +167,8 @@ def gelu(x, approximate: str = "none"):
     """x * P(X <= x), X standard normal; `approximate="tanh"` as GPT-2. x: floating, any shape. Errors: ValueError,
     TypeError.
 
-    >>> gelu(blutrain.tensor([0.0, 1.0]))
+    >>> nn.functional.gelu(bt.tensor([-1.0, 0.0, 1.0]))
+    tensor([-0.1587,  0.    ,  0.8413])
     """
     return apply(GELU, x, approximate=approximate)
 
