@@ -85,6 +85,41 @@ def parts_of_outputs_written_with_history(run):
         run.step(F.cross_entropy(logits, y) + row.mean())
 
 
+@scenario()
+def outputs_multiplied_in_place(run):
+    weight = bt.ones(5, dtype=bt.float64, requires_grad=True)
+    for x, y in run.batches():
+        logits = run.model(x)
+        logits *= weight
+        run.step(F.cross_entropy(logits, y))
+        run.see(weight.grad.sum())
+
+
+@scenario()
+def outputs_written_in_many_ways(run):
+    weight = bt.ones(5, dtype=bt.float64, requires_grad=True)
+    for x, y in run.batches():
+        logits = run.model(x)
+        logits *= weight
+        logits[0] += 1.0
+        logits[:, 1] = logits[:, 0] * 2.0
+        logits.clamp_(-3, 3)
+        run.step(F.cross_entropy(logits, y))
+        run.see(weight.grad.sum())
+
+
+@scenario()
+def outputs_copied_into_other_memory(run):
+    average = bt.zeros(7, 5, dtype=bt.float64)
+    for x, y in run.batches():
+        logits, copy = run.model(x), bt.zeros(7, 5, dtype=bt.float64)
+        copy.copy_(logits)
+        copy[1] = 0.5
+        run.step(F.cross_entropy(copy, y))
+        average.lerp_(copy.detach(), 0.5)
+        run.see(average.sum())
+
+
 class ReturnsView(Net):
     def forward(self, x):
         return self.fc(x), self.fc.weight[0], self.fc.weight

@@ -39,6 +39,7 @@ dispatch.tape = SimpleNamespace(
     enabled=tape.enabled,
     gate=tape.gate,
     keep_copy=tape.keep_copy,
+    node_of=tape.node_of,
     no_grad=no_grad,
     packs=tape.packs,
     reachable=engine.reachable,

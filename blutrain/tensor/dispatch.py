@@ -48,7 +48,7 @@ def apply(prim: Primitive, *operands, **attrs) -> Any:
 
     A primitive without tensor operands gets its Device as the attribute `device`.
     """
-    if recorder is not None and (recorder.recording or _any_pending(operands)):
+    if recorder is not None and is_recorded(operands):
         return recorder.primitive(prim, operands, attrs)
     device, needs_grad, avals, arrays = None, False, [], []
     for x in operands:
@@ -117,7 +117,10 @@ def execute(prim: Primitive, device, arrays, attrs):
         return prim.eager(device.xp, *arrays, **attrs)
 
 
-def _any_pending(operands) -> bool:
+def is_recorded(operands) -> bool:
+    """Would an operation on `operands` be recorded, not executed?"""
+    if recorder is None or recorder.recording:
+        return recorder is not None
     for x in operands:
         if isinstance(x, Tensor) and x._pending is not None:
             return True

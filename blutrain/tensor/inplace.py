@@ -10,6 +10,7 @@ from __future__ import annotations
 from ..errors import message
 from . import dispatch
 from .ops import cast, effect, gather, movement
+from .ops.unary import clone
 from .tensor import Tensor
 
 
@@ -48,7 +49,8 @@ def _refuse_leaf(op: str, x: Tensor) -> None:
 
 def _continue(x: Tensor, value: Tensor) -> None:
     """x, whose memory has the values of `value`, goes on with its history."""
-    x._requires_grad, x.grad_fn, x._index = True, value.grad_fn, value._index
+    node = value.grad_fn if x._pending is not None else dispatch.tape.node_of(value)
+    x._requires_grad, x.grad_fn, x._index = True, node, value._index
     x._history = x._versions().history
 
 
@@ -76,9 +78,7 @@ def in_place(op: str, function):
     """The method `op` (with its underscore) that writes function(x, ...) into x."""
 
     def method(x: Tensor, *args, **kwargs) -> Tensor:
-        value = function(x, *args, **kwargs)
-        if value.requires_grad and value._pending is None:
-            dispatch.tape.keep_copy(value, x)
+        value = _of_old_value(function, x, args, kwargs)
         if value._aval.shape != x._aval.shape:
             raise ValueError(
                 message(op, "the result does not fit in place", expected=str(x._aval), got=str(value._aval))
@@ -93,6 +93,16 @@ def in_place(op: str, function):
     method.__name__ = method.__qualname__ = op
     method.__doc__ = f"{function.__name__} in place; returns x."
     return method
+
+
+def _of_old_value(function, x: Tensor, args, kwargs) -> Tensor:
+    """function(x, ...), whose derivative keeps no x that changes."""
+    if dispatch.is_recorded((x, *args)):
+        return function(clone(x) if needs_history(x, *args) else x, *args, **kwargs)
+    value = function(x, *args, **kwargs)
+    if value.requires_grad:
+        dispatch.tape.keep_copy(value, x)
+    return value
 
 
 def copied(x: Tensor, source: Tensor) -> Tensor:
