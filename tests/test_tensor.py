@@ -22,6 +22,9 @@ def test_properties():
     assert not hasattr(x, "__dict__")
     with pytest.raises(TypeError, match="not made by calling"):
         Tensor([1])
+    for call in (x.size, x.stride):
+        with pytest.raises(IndexError, match=r"the dimension is out of range(.|\n)*test_tensor"):
+            call(3)
 
 
 def test_tensor_takes_dtypes_from_data():
@@ -120,8 +123,10 @@ def test_operators_against_numpy():
     assert (1 << bt.tensor([3])).item() == 8 and (bt.tensor([-8]) >> 1).item() == -4
     with pytest.raises(TypeError):
         x + "a"
-    with pytest.raises(TypeError):
-        np.ones(2) + x
+    for call in (lambda: np.ones(2) + x, lambda: x + np.ones(2), lambda: x == np.ones(2), lambda: np.ones(2) != x):
+        with pytest.raises(TypeError, match=r"(?s)an operand is a NumPy array.*blutrain\.from_numpy"):
+            call()
+    assert (x == None) is False and (x != None) is True  # noqa: E711
     assert x is not y and len({x, y, x}) == 2
 
 

@@ -75,23 +75,33 @@ CASTS = {
 _OPERANDS = (Tensor, int, float, numpy.generic)
 
 
-def _operator(prim, function):
-    """(x op y, y op x): NotImplemented for what is no tensor or number, so that Python tries the other operand."""
+def _operator(op: str, prim, function):
+    """(x op y, y op x): NotImplemented for what is no tensor or number, so that Python tries the other operand.
+
+    Errors: TypeError for a NumPy array: == would be False else, without a word.
+    """
     function = function if prim is None else functools.partial(apply, prim)
 
     operands = _OPERANDS if function is not contract.matmul else Tensor
 
     def forward(self, other):
         if not isinstance(other, operands):
-            return NotImplemented
+            return _refused(op, self, other)
         return function(self, other)
 
     def backward(self, other):
         if not isinstance(other, operands):
-            return NotImplemented
+            return _refused(op, self, other)
         return function(other, self)
 
     return forward, backward
+
+
+def _refused(op: str, x: Tensor, other):
+    if isinstance(other, numpy.ndarray):
+        got, help = f"{x._aval} and {other.dtype}{list(other.shape)}", "use blutrain.from_numpy(array), or x.numpy()"
+        raise TypeError(message(op, "an operand is a NumPy array", expected="a Tensor or a number", got=got, help=help))
+    return NotImplemented
 
 
 def _cast_method(dtype):
@@ -231,13 +241,13 @@ def _attach() -> None:
     for name in IN_PLACE.split():
         setattr(Tensor, name + "_", in_place(name + "_", getattr(Tensor, name)))
     for name, (prim, function) in OPERATORS.items():
-        forward, backward = _operator(prim, function)
+        forward, backward = _operator(name, prim, function)
         setattr(Tensor, f"__{name}__", forward)
         setattr(Tensor, f"__r{name}__", backward)
         if name != "matmul":
             setattr(Tensor, f"__i{name}__", in_place(f"__i{name}__", function))
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
-        setattr(Tensor, f"__{name}__", _operator(getattr(compare, name.upper()), None)[0])
+        setattr(Tensor, f"__{name}__", _operator(name, getattr(compare, name.upper()), None)[0])
     for name, dtype in CASTS.items():
         setattr(Tensor, name, _cast_method(dtype))
     for name, value in SPECIAL.items():

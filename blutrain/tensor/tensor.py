@@ -14,6 +14,7 @@ from ..errors import GradientConsumed, message
 from .aval import Aval, scalar_aval
 from .device import Device, cpu
 from .dtype import DType, from_numpy_dtype
+from .shapes import normalize_dim
 
 _ndarray = numpy.ndarray
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class Tensor(_Methods):
 
     def size(self, dim: int | None = None):
         """The shape, or the extent of one dimension."""
-        return self._aval.shape if dim is None else self._aval.shape[dim]
+        return self._aval.shape if dim is None else self._aval.shape[normalize_dim("size", dim, self.ndim)]
 
     def numel(self) -> int:
         return self._aval.size
@@ -195,7 +196,7 @@ class Tensor(_Methods):
         """Strides in elements, of all dimensions or one."""
         array = self._buffer()
         strides = tuple(s // array.dtype.itemsize for s in array.strides)
-        return strides if dim is None else strides[dim]
+        return strides if dim is None else strides[normalize_dim("stride", dim, self.ndim)]
 
     def data_ptr(self) -> int:
         """Address of the first element."""
