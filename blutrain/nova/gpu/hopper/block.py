@@ -1,6 +1,5 @@
-"""A chunk of an operand or result in shared memory as TMA leaves or finds it, and how the pieces of a consumer's threads
-lie in it. Matrices have rows of up to 128 bytes, swizzled: every access of a warp falls into different banks, but for
-f32 pairs (two ways).
+"""A chunk of a matrix in shared memory as TMA leaves or finds it: rows of up to 128 bytes, swizzled, and how the pieces
+of a consumer's threads lie in it. Every access of a warp falls into different banks, but for f32 pairs (two ways).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ PIECES_AT_ONCE = 4  # what one stmatrix or ldmatrix takes
 
 
 class Block:
-    """The places of a thread's pieces in a chunk of an operand or result."""
+    """The places of a thread's pieces in a chunk of a matrix."""
 
     def __init__(self, out: Builder, tiles: Tiles, thread: Thread, access: Access):
         self.out, self.tiles, self.thread, self.dtype = out, tiles, thread, access.dtype
@@ -34,8 +33,6 @@ class Block:
 
     def read(self, at: Integer, chunk: list[Piece]) -> list[str]:
         """All pieces of a chunk from the block at shared address `at`: a vector each."""
-        if self.tile.axes != "mn":
-            return self._read_columns(at, chunk) if self.tile.axes == "n" else self._read_column(at, chunk)
         if self.tiles.p_axis == "n":
             return self._read_rows(at, chunk)
         return self._read_pairs(at, chunk) if self.item == 4 else self._read_matrices(at, chunk)
@@ -123,32 +120,6 @@ class Block:
             words = out.value(f"llvm.bitcast {value} : vector<{lanes}x{self.dtype}> to vector<{count}xi32>")
             elements = [(out.element(words, i, "i32", count), "i32") for i in range(count)]
             out.asm(text % offset, ",".join(["r"] * (1 + count) + ["~{memory}"]), [(address, "i32"), *elements])
-
-    # --- vectors
-
-    def _read_columns(self, at: Integer, chunk: list[Piece]) -> list[str]:
-        """One that moves along n: pieces of the same columns share its elements."""
-        out, lanes = self.out, chunk[0].run.lanes
-        column = self._column(lanes) if self.tiles.p_axis == "n" else out.mul(out.bits("andi", self.thread.lane, 3), 2)
-        address, first = out.name(out.add(at, out.mul(column, self.item))), chunk[0].run.column
-        found: dict[int, str] = {}
-        for piece in chunk:
-            offset = (piece.run.column - first) * self.item
-            if offset not in found:
-                found[offset] = self._words(address, offset, lanes * self.item // 4)
-        return [found[(piece.run.column - first) * self.item] for piece in chunk]
-
-    def _read_column(self, at: Integer, chunk: list[Piece]) -> list[str]:
-        """One that moves along m: an element for all lanes of a piece."""
-        out, first = self.out, chunk[0].run
-        address, found = out.name(out.add(at, out.mul(self._row(), self.item))), {}
-        bits = 8 * self.item
-        for row in dict.fromkeys(piece.run.row - first.row for piece in chunk):
-            text = f"ld.shared.b{bits} $0, [$1+{row * self.item}];"
-            word = out.asm(text, f"={'r' if bits == 32 else 'h'},r,~{{memory}}", [(address, "i32")], f"i{bits}")
-            element = out.value(f"llvm.bitcast {word} : i{bits} to {self.dtype}")
-            found[row] = out.vector([element] * first.lanes, self.dtype)
-        return [found[piece.run.row - first.row] for piece in chunk]
 
     # --- where a thread's first piece lies in a chunk
 

@@ -14,11 +14,12 @@ import math
 from collections.abc import Iterator
 
 from blutrain.nova.gpu.hopper.epilogue_cost import finish_cycles
+from blutrain.nova.gpu.hopper.operands import OWN_BLOCK, own_block
 from blutrain.nova.gpu.hopper.pieces import fetched_loads, num_chunks, staged_stores, tile_of
 from blutrain.nova.gpu.hopper.problem import Problem
-from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS, Schedule
-from blutrain.nova.gpu.hopper.tiles import SWIZZLE_ATOM, Tiles
-from blutrain.nova.kernel import Unsupported
+from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS, STAGE_ROW_BYTES, Schedule
+from blutrain.nova.gpu.hopper.tiles import Tiles
+from blutrain.nova.kernel import ITEM_BYTES, Unsupported
 from blutrain.nova.target_gpu import GpuFacts
 
 CLOCK_GHZ = 1.755  # under load
@@ -27,10 +28,12 @@ PRODUCTS_PER_CYCLE = 32.0
 STEP_SLACK = 1.04  # over that, measured in steady state
 SHARED_BYTES_PER_CYCLE = 124.0  # that TMA, wgmma and fragment loads together move to and from an SM's shared memory
 POWER = 0.79  # of the peak that the chip's power allows a long product
+NARROW_SLACK = 1.2  # where TMA brings a factor in rows of 64 bytes instead of 128
+TURNS_SLACK = 1.1  # where one consumer at a time loads fragments and multiplies
 LAUNCH_US = 0.8  # of a kernel in a graph, until its first tile is under way
 CLUSTER_US = 0.6  # more, where blocks form clusters
 FILL_CYCLES = 1000.0  # latency of the first k-step: tensor map, TMA, first wgmma
-L2_BYTES_PER_CYCLE = 64.0  # that one SM takes from the L2 when all do
+L2_BYTES_PER_CYCLE = 60.0  # that one SM moves to and from the L2 when all do
 STREAM_GB_S = 0.88  # of the memory bandwidth that a product's traffic reaches
 PHASE_US = 2.2  # of a phase before or after
 MAX_SPLIT = 16
@@ -44,18 +47,15 @@ TILE_SHAPES = {
     "register pingpong": ((128, 128), (192, 64), (128, 64), (64, 128)),
 }  # (m, n), register: (q, p); "wide": three consumers
 MIN_STAGES, ENOUGH_STAGES, MANY_STAGES, MAX_STAGES = 3, 4, 5, 8
-FETCH_DEPTHS = (2, 3, 1)  # sets of buffers for operands
+FETCH_DEPTHS = (4, 3, 2, 1)  # sets of buffers for operands
 
 
 def tiles_of(problem: Problem, schedule: Schedule, facts: GpuFacts) -> Tiles:
     tiles = Tiles(problem, schedule, facts.shared_bytes_per_block, facts.sms, len(problem.contract.reductions))
     staging, fetch = (
-        sum(tile_of(tiles, access).room for access in accesses)
+        sum(tile_of(tiles, access).bytes for access in accesses)
         for accesses in ([s.access for s in staged_stores(tiles)], fetched_loads(tiles))
     )
-    fetch = (
-        -(-fetch // SWIZZLE_ATOM) * SWIZZLE_ATOM if fetch > SWIZZLE_ATOM else fetch
-    )  # matrices lie on whole patterns
     return dataclasses.replace(tiles, staging_set_bytes=staging, fetch_set_bytes=fetch, num_chunks=num_chunks(tiles))
 
 
@@ -123,19 +123,23 @@ def _deepest(schedule: Schedule, problem: Problem, facts: GpuFacts) -> Iterator[
 def _buffers(problem: Problem, schedule: Schedule, facts: GpuFacts) -> Iterator[Schedule]:
     """Numbers of sets of buffers and sizes of chunks, best first. A tile takes whole rounds of the fetching ring."""
     tiles = tiles_of(problem, dataclasses.replace(schedule, fetch=1), facts)
-    kinds = [(2, 128), (0, 128)] if tiles.in_registers else [(2, 128), (2, 64)]
+    wide = sum(ITEM_BYTES[store.access.dtype] for store in problem.contract.stores) < 8  # else registers run short
+    kinds = [(2, 128), (0, 128)] if tiles.in_registers else [(2, 128), (2, 64)] if wide else [(2, 64)]
     for staging, chunk in kinds:
         narrowed = dataclasses.replace(schedule, staging=staging, chunk=chunk, fetch=1)
         tiles = tiles_of(problem, narrowed, facts)
-        depths = [depth for depth in FETCH_DEPTHS if tiles.num_chunks % depth == 0] if fetched_loads(tiles) else [0]
-        yield from (dataclasses.replace(narrowed, fetch=depth) for depth in depths)
+        depths = [depth for depth in FETCH_DEPTHS if tiles.num_chunks % depth == 0 and fetched_loads(tiles)]
+        yield from (dataclasses.replace(narrowed, fetch=depth) for depth in depths or [0])
 
 
 def _repacks(problem: Problem) -> list[str]:
-    """Which factor a first phase makes k-major: the smaller one, where both TF32 factors run along their own axis."""
-    if problem.dtype != "tf32" or problem.rows.k_major or problem.columns.k_major:
+    """Which factor a first phase makes k-major: the smaller one, where both TF32 factors run along their own axis; where one
+    does, it or none.
+    """
+    own = [side.axis for side in (problem.rows, problem.columns) if not side.k_major]
+    if problem.dtype != "tf32" or not own:
         return [""]
-    return ["m" if problem.m <= problem.n else "n"]
+    return ["", *own] if len(own) == 1 else ["m" if problem.m <= problem.n else "n"]
 
 
 def _shapes(problem: Problem, repack: str) -> Iterator[tuple[str, int, int]]:
@@ -184,11 +188,15 @@ def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
     problem, s = tiles.problem, tiles.schedule
     area = s.tile_m * s.tile_n
     step = area / PRODUCTS_PER_CYCLE * STEP_SLACK
-    shared = tiles.tile(s.multicast) * 64 if s.multicast else 0  # half of the shared tile comes from the other block
-    step = max(step, _shared_bytes(tiles) / SHARED_BYTES_PER_CYCLE, (tiles.stage_bytes - shared) / L2_BYTES_PER_CYCLE)
+    step = max(step, _shared_bytes(tiles) / SHARED_BYTES_PER_CYCLE)
+    if any(not tiles.side(axis).k_major and own_block(tiles, axis) < OWN_BLOCK for axis in "mn"):
+        step *= NARROW_SLACK
+    if tiles.in_registers and s.pingpong:
+        step *= TURNS_SLACK
     work, finish = tiles.k_steps * step, finish_cycles(tiles)
     waves = math.ceil(tiles.total_tiles / _concurrent(tiles, facts))
     cycles = _pingpong_cycles(waves, work, finish) if s.pingpong else waves * (work + finish)
+    cycles = max(cycles, _l2_cycles(tiles, facts))
     us = (cycles + FILL_CYCLES) / (CLOCK_GHZ * 1e3)
     us = (us**8 + _power_us(problem, facts) ** 8) ** (1 / 8)  # near the limit, both count
     memory = problem.contract.kernel.bytes / (facts.mem_gb_s * STREAM_GB_S * 1e3)
@@ -218,6 +226,17 @@ def _shared_bytes(tiles: Tiles) -> int:
     fragments, the q tile once for every 64 rows of p.
     """
     return tiles.stage_bytes + tiles.p_bytes + tiles.q_bytes * tiles.p_tile // CONSUMER_ROWS
+
+
+def _l2_cycles(tiles: Tiles, facts: GpuFacts) -> float:
+    """Of the busiest SM's traffic with the L2: operand tiles, what epilogues read and write."""
+    s, problem = tiles.schedule, tiles.problem
+    shared = tiles.tile(s.multicast) * STAGE_ROW_BYTES // 2 if s.multicast else 0  # that the other block brings
+    read = sum(ITEM_BYTES[access.dtype] for access in problem.traffic.matrices)
+    written = sum(ITEM_BYTES[store.access.dtype] for store in problem.contract.stores)
+    element = 4 if tiles.in_workspace else (read + written) / (s.split if tiles.clustered else 1)
+    tile = tiles.k_steps * (tiles.stage_bytes - shared) + s.tile_m * s.tile_n * element
+    return tiles.total_tiles / min(tiles.total_tiles, _concurrent(tiles, facts)) * tile / L2_BYTES_PER_CYCLE
 
 
 def _concurrent(tiles: Tiles, facts: GpuFacts) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from blutrain.nova.contract.combine import Combiner
+from blutrain.nova.gpu.hopper import machine
 from blutrain.nova.gpu.hopper.builder import Builder
 from blutrain.nova.gpu.hopper.column_sums import ColumnSums
 from blutrain.nova.gpu.hopper.fetch import FIRST_MAP, Fetch
@@ -77,7 +78,7 @@ class Epilogue:
             values = Values(out, self.contract, origin)
             if fetch is not None:
                 fetch.take(place, chunk, values)
-            self.chunk(values, chunk, lambda i: sums[i], staging, partial)
+            self.chunk(values, chunk, lambda i: sums[i], staging, partial, fetch)
             if partial is not None and tiles.p_axis == "m" and number % tiles.blocks_p == 0:
                 partial.flush()  # these columns do not come again
             if self.rows is not None and tiles.p_axis == "n":
@@ -96,6 +97,7 @@ class Epilogue:
         accumulator: Callable[[int], str],
         staging: Staging | None = None,
         partial: ColumnSums | None = None,
+        fetch: Fetch | None = None,
     ) -> None:
         """`accumulator(i)` names the sum in register i. All loads come first, so that many are under way at once and a
         result may alias an operand; all stores last, behind the one point where the threads of a consumer meet.
@@ -109,9 +111,14 @@ class Epilogue:
             for i, store in enumerate(self.staged):
                 staging.write(store, chunk, [row[i] for row in results])
             staging.close(chunk[0].run)
+        elif fetch is not None:
+            machine.proxy_fence(self.out)
+            self.out.line(f"nvvm.bar.warp.sync {self.out.name(-1)} : i32")
         for piece, row in zip(chunk, results, strict=True):
             for value, store in zip(row[len(self.staged) :], self.direct, strict=True):
                 values.store(value, store.access, piece.run)
+        if fetch is not None:
+            fetch.release()
 
     def _results(self, values: Values, piece: Piece, accumulator: Callable[[int], str], partial: ColumnSums | None):
         """The piece's elements of each result: the staged ones, then the direct ones."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from blutrain.nova.gpu.hopper.pieces import fetched_loads, staged_stores
 from blutrain.nova.gpu.hopper.tiles import Tiles
 from blutrain.nova.kernel import ITEM_BYTES
@@ -13,7 +15,8 @@ CHUNK_CYCLES = 150.0  # barriers, addresses and waits of a chunk
 LATENCY_CYCLES = 2000.0  # of a load behind the tiles that are on their way to the SM
 FIXED_CYCLES = 500.0  # from the last product to the first result, and to the next tile
 STORE_BYTES_PER_CYCLE = 19.0  # of results of an SM where all write at once
-CLUSTER_BYTES_PER_CYCLE = 32.0  # between the shared memories of a cluster
+CLUSTER_BYTES_PER_CYCLE = 96.0  # between the shared memories of a cluster, by its number of blocks
+EXCHANGE_CYCLES = 400.0  # of a chunk there, until its first value is there
 CLUSTER_BARRIER_CYCLES = 800.0
 MOVES_OF_PARTIALS = 0.3
 
@@ -26,8 +29,10 @@ def finish_cycles(tiles: Tiles) -> float:
     if tiles.in_workspace:
         return elements * WARP_CYCLES * MOVES_OF_PARTIALS + FIXED_CYCLES
     if tiles.clustered:
-        exchanged = s.tile_m * s.tile_n * 4 / CLUSTER_BYTES_PER_CYCLE
-        return elements / s.split * _element_cycles(tiles) + exchanged + 2 * CLUSTER_BARRIER_CYCLES + FIXED_CYCLES
+        chunk_bytes = s.tile_m * s.tile_n * 4 / tiles.num_chunks
+        rounds = math.ceil(tiles.num_chunks / s.split)
+        exchange = rounds * (EXCHANGE_CYCLES + chunk_bytes * s.split**2 / CLUSTER_BYTES_PER_CYCLE)
+        return elements / s.split * _element_cycles(tiles) + exchange + 2 * CLUSTER_BARRIER_CYCLES + FIXED_CYCLES
     cycles = elements * _element_cycles(tiles) + tiles.num_chunks * CHUNK_CYCLES + FIXED_CYCLES
     written = sum(ITEM_BYTES[store.access.dtype] for store in tiles.problem.contract.stores)
     cycles = max(cycles, s.tile_m * s.tile_n * written / STORE_BYTES_PER_CYCLE)

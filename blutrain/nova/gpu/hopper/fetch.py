@@ -1,4 +1,4 @@
-"""Operands that an epilogue reads: fetched by TMA, chunk by chunk, while the product is under way.
+"""Matrices that an epilogue reads: fetched by TMA, chunk by chunk, while the product is under way.
 
 A warp of the producer warpgroup serves each consumer: it fills a ring of sets of blocks, in each a chunk of every
 fetched operand, in the order in which the epilogue takes them. So what a tile needs lies in shared memory before its
@@ -15,7 +15,7 @@ from blutrain.nova.gpu.hopper.block import Block
 from blutrain.nova.gpu.hopper.builder import Builder, Integer
 from blutrain.nova.gpu.hopper.machine import Ring, Thread
 from blutrain.nova.gpu.hopper.mainloop import Place
-from blutrain.nova.gpu.hopper.pieces import TRANSPOSED_ROWS, Piece, Tile, fetched_loads, num_chunks, tile_map, tile_of
+from blutrain.nova.gpu.hopper.pieces import TRANSPOSED_ROWS, Piece, Tile, fetched_loads, num_chunks, tile_of
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS
 from blutrain.nova.gpu.hopper.tiles import BARRIER_BYTES, Tiles
 from blutrain.nova.gpu.hopper.values import Values
@@ -57,7 +57,7 @@ class Fetch:
                 for box in range(tile.count):
                     corner = self._corner(place, share, number, box, tile)
                     self._copy(index, corner, out.add(target, box * tile.box_bytes), stage)
-                target = out.add(target, tile.room)
+                target = out.add(target, tile.bytes)
             return ring.next(stage, parity)
 
         return out.repeat(0, num_chunks(tiles), 1, chunk, [(x, "i32") for x in at])
@@ -71,11 +71,7 @@ class Fetch:
             n = out.add(place.n, out.mul(out.div(number, tiles.blocks_p), columns))
             block = out.mul(out.rem(number, tiles.blocks_p), CONSUMER_ROWS)
             m = out.add(out.add(place.m, share), block)
-        corner: list[Integer] = {"mn": [n, m], "n": [n, 0], "m": [m, 0]}[tile.axes]
-        if tiles.problem.batch == 1:
-            return corner
-        moves = tile_map(tiles, tile.access).extents[-1] > 1
-        return [*corner, place.batch if moves else 0]
+        return [n, m, *([place.batch] if tiles.problem.batch > 1 else [])]
 
     def _copy(self, index: int, corner: list[Integer], target: Integer, stage: str) -> None:
         out = self.out
@@ -103,7 +99,14 @@ class Fetch:
             vectors = Block(out, tiles, self.thread, tile.access).read(at, chunk)
             for piece, vector in zip(chunk, vectors, strict=True):
                 values.provide(tile.access, piece.run, vector)
-            at = out.add(at, tile.room)
-        out.line(f"nvvm.bar.warp.sync {out.name(-1)} : i32")
-        first_lane = out.as_integer(out.compare("eq", self.thread.lane, 0))
-        self.ring.release(out.name(stage), first_lane)
+            at = out.add(at, tile.bytes)
+
+    def release(self) -> None:
+        """Gives the set of the chunk that was taken last back to the warp that fetches.
+
+        To be called behind a proxy fence, a meeting of the warp and the stores of what was computed from the chunk: a load
+        may wait in its queue behind stores while an arrival, which takes another way, overtakes it.
+        """
+        stage = (self.count - 1) % self.tiles.schedule.fetch
+        first_lane = self.out.as_integer(self.out.compare("eq", self.thread.lane, 0))
+        self.ring.release(self.out.name(stage), first_lane)

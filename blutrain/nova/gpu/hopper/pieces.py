@@ -14,12 +14,11 @@ from blutrain.nova.gpu.hopper.mainloop import Consumer
 from blutrain.nova.gpu.hopper.operands import fragment_row
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS, STAGE_ROW_BYTES
 from blutrain.nova.gpu.hopper.tiles import Tiles
-from blutrain.nova.gpu.hopper.traffic import TMA_ALIGNMENT, step_along
+from blutrain.nova.gpu.hopper.traffic import step_along
 from blutrain.nova.gpu.hopper.values import Origin, Run
 from blutrain.nova.gpu.kernel import TensorMap
 from blutrain.nova.kernel import ITEM_BYTES, Access, Operand
 
-BOX_ALIGNMENT = 128  # bytes, of what TMA writes to shared memory without a swizzle
 TRANSPOSED_ROWS = 16  # of a chunk where the product is computed transposed
 
 
@@ -74,7 +73,7 @@ def chunk_columns(tiles: Tiles) -> int:
     if tiles.in_registers:
         return 32
     accesses = [s.access for s in staged_stores(tiles)] + fetched_loads(tiles)
-    items = [ITEM_BYTES[a.dtype] for a in accesses if tiles.problem.traffic.axes[a] == "mn"]
+    items = [ITEM_BYTES[access.dtype] for access in accesses]
     if not items:
         return 32
     columns = max(tiles.schedule.chunk // max(items), 64 // min(items))
@@ -110,22 +109,20 @@ def staged_stores(tiles: Tiles) -> list[Store]:
 
 
 def fetched_loads(tiles: Tiles) -> list[Access]:
-    """What the epilogue loads through shared memory, where the schedule fetches: all that TMA can read; matrices first."""
+    """Matrices that the epilogue loads through shared memory, where the schedule fetches: all that TMA can read. (Vectors
+    are few loads, which the assembler moves ahead of the end of the product.)
+    """
     traffic = tiles.problem.traffic
     if not tiles.schedule.fetch or tiles.schedule.split > 1 or tiles.register_axis == "m":
         return []
-    return [access for access in traffic.loads if access in traffic.tiled]
+    return [access for access in traffic.matrices if access in traffic.tiled]
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A chunk of an operand or result as TMA moves it: `count` boxes of rows x columns elements side by side.
-
-    axes: along which it moves; a vector is a single row. Boxes of matrices are swizzled.
-    """
+    """A chunk of a matrix as TMA moves it: `count` boxes of rows x columns elements side by side, swizzled."""
 
     access: Access
-    axes: str
     rows: int
     columns: int
     count: int = 1
@@ -140,47 +137,28 @@ class Tile:
 
     @property
     def bytes(self) -> int:
-        """That are moved."""
         return self.count * self.box_bytes
-
-    @property
-    def room(self) -> int:
-        """Bytes of shared memory, so that what comes behind is aligned."""
-        return -(-self.bytes // BOX_ALIGNMENT) * BOX_ALIGNMENT
 
 
 def tile_of(tiles: Tiles, access: Access) -> Tile:
-    axes, item = tiles.problem.traffic.axes[access], ITEM_BYTES[access.dtype]
-    share = CONSUMER_ROWS * tiles.blocks_p
-    straight = tiles.p_axis == "m"
-    if axes == "mn":
-        if straight:
-            return Tile(access, axes, CONSUMER_ROWS, chunk_columns(tiles))
-        columns = STAGE_ROW_BYTES // item
-        return Tile(access, axes, TRANSPOSED_ROWS, columns, share // columns)
-    if axes == "n":
-        return Tile(access, axes, 1, chunk_columns(tiles) if straight else share)
-    return Tile(access, axes, 1, (CONSUMER_ROWS if straight else TRANSPOSED_ROWS) if axes else TMA_ALIGNMENT // item)
+    if tiles.p_axis == "m":
+        return Tile(access, CONSUMER_ROWS, chunk_columns(tiles))
+    columns = STAGE_ROW_BYTES // ITEM_BYTES[access.dtype]
+    return Tile(access, TRANSPOSED_ROWS, columns, CONSUMER_ROWS * tiles.blocks_p // columns)
 
 
 def tile_map(tiles: Tiles, access: Access) -> TensorMap:
-    """The map of an operand or result that is moved in boxes of its `tile_of`: innermost its last axis, then the rows (of a
-    vector: one), then the batch.
-    """
+    """The map of a matrix that is moved in boxes of its `tile_of`."""
     contract, item, tile = tiles.problem.contract, ITEM_BYTES[access.dtype], tile_of(tiles, access)
     batched = tiles.problem.batch > 1
-    inner = contract.extent(tile.axes[-1]) if tile.axes else 1
-    least = -(-inner * item // TMA_ALIGNMENT) * TMA_ALIGNMENT
-    rows = contract.extent("m") if tile.axes == "mn" else 1
-    row = (step_along(contract, access, "m") or 0) * item if rows > 1 else 0
-    step = (step_along(contract, access, "batch") or 0) * item
+    strides = [step_along(contract, access, axis) for axis in ("m", *(["batch"] if batched else []))]
     assert isinstance(access.source, Operand)
     return TensorMap(
         operand=access.source.index,
         offset=access.offset * item,
         dtype=access.dtype,
-        extents=(inner, rows, *([tiles.problem.batch if step else 1] if batched else [])),
-        strides_bytes=(row or least, *([step or least] if batched else [])),
+        extents=(tiles.problem.n, tiles.problem.m, *([tiles.problem.batch] if batched else [])),
+        strides_bytes=tuple((step or 0) * item for step in strides),
         box=(tile.columns, tile.rows, *([1] if batched else [])),
-        swizzle=tile.row_bytes if tile.axes == "mn" else 0,
+        swizzle=tile.row_bytes,
     )

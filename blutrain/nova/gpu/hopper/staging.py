@@ -51,10 +51,11 @@ class Staging:
         self._meet()
 
     def _meet(self) -> None:
-        """The proxy fence waits for the thread's writes, which were long ago: of the chunk before."""
+        """The proxy fence waits for the thread's writes, which were long ago: of the chunk before; and for its reads of what
+        was fetched.
+        """
         out, written = self.out, self.written
-        if written is not None:
-            out.line("nvvm.fence.proxy { kind = #nvvm.proxy_kind<async.shared>, space = #nvvm.shared_space<cta>}")
+        machine.proxy_fence(out)
         machine.named_barrier(out, self.barrier, WARPGROUP)
         if written is not None:
             out.when(self.leads, lambda: self._send(written))
@@ -64,7 +65,7 @@ class Staging:
     def _buffer(self, store: Store) -> Integer:
         offset = self.count % self.sets * self.tiles.staging_set_bytes
         before = self.stores[: self.stores.index(store)]
-        return self.out.add(self.base, offset + sum(tile_of(self.tiles, s.access).room for s in before))
+        return self.out.add(self.base, offset + sum(tile_of(self.tiles, s.access).bytes for s in before))
 
     def _still_reading(self) -> int:
         """Groups that may run on when the next chunk is to be written: those committed after the one that last used its

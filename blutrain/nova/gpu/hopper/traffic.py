@@ -50,21 +50,14 @@ def _axes_of(contract: Contract, access: Access) -> str:
 
 
 def _is_tiled(contract: Contract, access: Access) -> bool:
-    """Can TMA move this operand or result: neighbours along its last axis, all other steps multiples of 16 bytes. Not a
-    scalar: it may lie anywhere.
-    """
-    item, axes = ITEM_BYTES[access.dtype], _axes_of(contract, access)
-    if not axes or access.dtype not in TILED_DTYPES or access.offset * item % TMA_ALIGNMENT or access.offset < 0:
+    """Can TMA move this operand or result: a matrix, rows contiguous along n, rows and batches multiples of 16 bytes apart."""
+    item = ITEM_BYTES[access.dtype]
+    if _axes_of(contract, access) != "mn" or access.dtype not in TILED_DTYPES:
         return False
-    for axis in ("batch", "m", "n"):
-        step = step_along(contract, access, axis)
-        if step is None or step < 0:
-            return False
-        if axes.endswith(axis) and step != 1:
-            return False
-        if not axes.endswith(axis) and step * item % TMA_ALIGNMENT:
-            return False
-    return True
+    batch, m, n = (step_along(contract, access, axis) for axis in ("batch", "m", "n"))
+    if batch is None or m is None or n != 1 or (contract.extent("batch") > 1 and not batch):
+        return False
+    return min(batch, m, access.offset) >= 0 and not any(x * item % TMA_ALIGNMENT for x in (batch, m, access.offset))
 
 
 def step_along(contract: Contract, access: Access, axis: str) -> int | None:
