@@ -193,6 +193,50 @@ def tensor_in_an_attribute_replaced(run):
         run.step(run.model(x, y))
 
 
+class Shared(Head):
+    """One layer under three names, called three times."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(6, 6)
+        self.chain = nn.Sequential(self.first, nn.GELU(), self.first)
+
+    def forward(self, x, y):
+        return super().forward(self.chain(self.first(x)), y)
+
+
+@scenario(cls=Shared)
+def layer_shared_under_several_names(run):
+    for x, y in run.batches():
+        run.step(run.model(x, y))
+
+
+@scenario()
+def compiled_layers_inside_a_compiled_model(run):
+    if run.compiled:
+        run.model.fc.compile()
+        run.model.head.compile()
+    for x, y in run.batches():
+        run.step(run.model(x, y))
+
+
+@scenario()
+def layer_shared_by_two_compiled_models(run):
+    other = nn.Sequential(run.model.fc, nn.ReLU())
+    if run.compiled:
+        other.compile()
+    for x, y in run.batches():
+        run.step(run.model(x, y) + other(x).mean())
+
+
+@scenario()
+def bias_taken_away(run):
+    for i, (x, y) in enumerate(run.batches()):
+        if i == 3:
+            run.model.head.bias = None
+        run.step(run.model(x, y))
+
+
 @scenario()
 def layer_replaced(run):
     for i, (x, y) in enumerate(run.batches(8)):
