@@ -307,3 +307,35 @@ def test_the_same_error_for_mixed_dtypes(call):
             results(call, (x, i), compiled)
         errors.append((type(caught.value), str(caught.value).split("\n")[0]))
     assert errors[0] == errors[1]
+
+
+# -------------------------------------------------------------------- integers
+
+ENDS = {
+    "shifts": lambda x, y: (x << y, x >> y, x << 3, x >> 2),
+    "division": lambda x, y: (x // y, x % y, x // 3, x % -2 if x.dtype.is_signed else x % 2),
+    "arithmetic": lambda x, y: (x + y, x - y, x * y, -x, abs(x), x * x, bt.sign(x), ~x),
+    "comparison": lambda x, y: (x < y, x >= y, x == 3, bt.maximum(x, y), x.clamp(2, 100), bt.where(x > 2, x, 5)),
+    "reductions": lambda x, y: (x.amax(), x.amin(), x.argmax(), x.argmin(), x.sum(), x.prod(), x.any(), x.cumsum(0)),
+    "casts": lambda x, y: tuple(
+        x.to(t) for t in (bt.uint8, bt.int8, bt.uint16, bt.int16, bt.int64, bt.bool, bt.double)
+    ),
+    "products": lambda x, y: x.reshape(2, 3) @ y.reshape(3, 2),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.int64])
+@pytest.mark.parametrize("name", ENDS)
+def test_integers_at_their_ends(name, dtype):
+    """They wrap; by zero is 0; the smallest by -1 does not trap; shifts by too much leave the sign."""
+    info = np.iinfo(dtype)
+    x = np.array([1, 3, info.max, info.min, 0, 7], dtype)
+    y = np.array([0, 1, info.bits - 1, info.bits, 3, 120] if name == "shifts" else [0, 3, 2, 0, 5, 1], dtype)
+    if info.min < 0 and name == "division":
+        y[3] = -1
+    agree(ENDS[name], x, y)
+
+
+def test_floats_to_integers():
+    x = np.array([-1.5, 2.7, 100.0, -128.9, 255.0, 0.0])
+    agree(lambda x: tuple(x.detach().to(t) for t in (bt.int8, bt.int16, bt.int32, bt.int64, bt.bool)), x)

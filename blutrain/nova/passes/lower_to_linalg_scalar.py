@@ -91,6 +91,16 @@ class Region:
         text = f"arith.select {condition.name}, {a.name}, {b.name} : {element_text(a.dtype)}"
         return Scalar(self.value(text), a.dtype)
 
+    def shift(self, op: str, a: Scalar, b: Scalar) -> Scalar:
+        """By as many bits as there are, or more (a negative number counts as such): nothing is left but the sign, where it
+        moves in from the left.
+        """
+        bits = 8 * a.dtype.itemsize
+        inside = self.compare("ult", b, self.constant(bits, b.dtype))
+        if op == "arith.shli":
+            return self.select(inside, self.apply(op, a, b), self.constant(0, a.dtype))
+        return self.apply(op, a, self.select(inside, b, self.constant(bits - 1, b.dtype)))
+
     def narrow(self, x: Scalar, dtype: DType) -> str:
         """The name of `x` as a stored element of `dtype`."""
         x = self.cast(x, dtype)
@@ -149,6 +159,9 @@ class Region:
         return _Evaluator(self, operands, computing(result)).value(_parsed(text, len(operands)))
 
 
+_SHIFTS = ("arith.shli", "arith.shrsi")
+
+
 class _Evaluator:
     """Emits a parsed expression. A constant takes the dtype of its sibling operands."""
 
@@ -172,7 +185,8 @@ class _Evaluator:
             return self.region.compare(ast.literal_eval(arguments[0]), *self._alike(arguments[1:], self.dtype))
         if op == "arith.select":
             return self.region.select(self.value(arguments[0]), *self._alike(arguments[1:], self.result))
-        return self.region.apply(op, *self._alike(arguments, self.dtype))
+        operands = self._alike(arguments, self.dtype)
+        return self.region.shift(op, *operands) if op in _SHIFTS else self.region.apply(op, *operands)
 
     def _alike(self, trees: list[ast.expr], default: DType) -> list[Scalar]:
         """Operands of one dtype: constants take that of the others, or `default` where all are constants."""

@@ -103,13 +103,15 @@ def _truncated_quotient(x, y):
     return where(logical_and(inexact, lt(floor, 0)), add(floor, 1), floor)
 
 
-# nova: the exact remainder, of the sign of a, is moved to the sign of b; integers by zero give 0
+# nova: the exact remainder, of the sign of a, is moved to the sign of b; integers by zero give 0, and by -1 are negated
+# (the smallest one wraps: processors trap)
 _SIGNS_DIFFER = 'arith.cmpf("olt", arith.mulf(arith.remf(a, b), b), 0.0)'
 _MOVED = f'arith.andi(arith.cmpf("une", arith.remf(a, b), 0.0), {_SIGNS_DIFFER})'
 _REMAINDER = f"arith.select({_MOVED}, arith.addf(arith.remf(a, b), b), arith.remf(a, b))"
 _QUOTIENT = f"math.roundeven(arith.divf(arith.subf(a, {_REMAINDER}), b))"
-_BY_ZERO = 'arith.cmpi("eq", b, 0)'
-_FLOORDIV = f"arith.floordivsi(a, arith.select({_BY_ZERO}, 1, b))"
+_BY_ZERO, _BY_MINUS_ONE = 'arith.cmpi("eq", b, 0)', 'arith.cmpi("eq", b, -1)'
+_HAS_RULE = f"arith.ori({_BY_ZERO}, {_BY_MINUS_ONE})"
+_FLOORDIV = f"arith.floordivsi(a, arith.select({_HAS_RULE}, 1, b))"
 
 FLOOR_DIVIDE = elementwise(
     "floor_divide",
@@ -118,7 +120,7 @@ FLOOR_DIVIDE = elementwise(
     vjp=NotDifferentiable("floor_divide is constant between its steps"),
     nova=Scalar(
         f'arith.select(arith.cmpf("oeq", b, 0.0), arith.divf(a, b), {_QUOTIENT})',
-        f"arith.select({_BY_ZERO}, 0, {_FLOORDIV})",
+        f"arith.select({_BY_ZERO}, 0, arith.select({_BY_MINUS_ONE}, arith.subi(0, a), {_FLOORDIV}))",
     ),
     doc="floor(x / y) in the promoted dtype; integers by zero give 0.",
 )
@@ -140,7 +142,7 @@ REMAINDER = elementwise(
     accepts=NUMBER,
     vjp=_vjp_remainder,
     saves=Saves(operands=(0, 1), needed_for=((1,), (1,))),
-    nova=Scalar(_REMAINDER, f"arith.select({_BY_ZERO}, 0, arith.subi(a, arith.muli(b, {_FLOORDIV})))"),
+    nova=Scalar(_REMAINDER, f"arith.select({_HAS_RULE}, 0, arith.subi(a, arith.muli(b, {_FLOORDIV})))"),
     doc="x - y * floor(x / y): the sign of y; integers by zero give 0.",
 )
 
