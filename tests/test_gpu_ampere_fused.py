@@ -168,3 +168,20 @@ def test_coordinates():
     c = poisoned((50, 50), "f32")
     run(text.finish(masked), [a, b], [c])
     check(c, np.tril(a.astype(np.float64) @ b.astype(np.float64).T), 3e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_map_beside_a_product_that_only_reads_its_result(shape):
+    """m = x + y shares no operand with the epilogue z m, which tells where its rows and columns lie."""
+    m, n, k = shape
+    text = KernelText()
+    x, y = text.operand(m, n), text.operand(m, n)
+    beside = text.map([(x, "(d0, d1)"), (y, "(d0, d1)")], (m, n), "f32", binary("addf"))
+    z = product(text, "NN", m, n, k, "f32")
+    r = text.map([(z, "(d0, d1)"), (beside, "(d0, d1)")], (m, n), "f32", binary("mulf"))
+    operands = randoms(1, "f32", (m, n), (m, n), (m, k), (k, n))
+    results = [poisoned((m, n), "f32"), poisoned((m, n), "f32")]
+    run(text.finish(beside, r), operands, results)
+    a, b, left, right = f64(*operands)
+    check(results[0], a + b, 1e-6)
+    check(results[1], (a + b) * (left @ right), 3e-6)

@@ -174,23 +174,30 @@ class _Reader:
                 if _is_plain(mine) and mine.dim is not None and theirs.dim is not None:
                     places[mine.dim] = behind[theirs.dim]
         if len(places) != len(generic.extents) and not self._follows(op):
-            places = self._beside(generic)
+            places = self._beside(op)
         if len(places) != len(generic.extents):
             raise Unsupported("contract: an epilogue runs over dimensions that the product does not have")
         return tuple(places[d] for d in range(len(generic.extents)))
 
-    def _beside(self, generic: Generic) -> dict[int, Index]:
-        """The places of a map that reads nothing of the product: from an operand that an epilogue reads, too."""
+    def _beside(self, op: int) -> dict[int, Index]:
+        """The places of a map that reads nothing of the product: from an epilogue that reads its result, or an operand of
+        both.
+        """
         places: dict[int, Index] = {}
-        epilogues = [n for n in range(len(self.ops)) if n != self.anchor and self._follows(n)]
-        for access in generic.inputs:
-            for number in epilogues if isinstance(access.source, Operand) else ():
-                for theirs in self.ops[number].inputs:
-                    if theirs.source == access.source:
-                        behind = self._place(number)
-                        for mine, their in zip(access.indices, theirs.indices, strict=True):
-                            if _is_plain(mine) and _is_plain(their) and mine.dim is not None and their.dim is not None:
-                                places[mine.dim] = behind[their.dim]
+        generic = self.ops[op]
+        for number in (n for n in range(len(self.ops)) if n != self.anchor and self._follows(n)):
+            for theirs in self.ops[number].inputs:
+                source = theirs.source
+                shared = [
+                    access for access in generic.inputs if isinstance(source, Operand) and access.source == source
+                ]
+                if isinstance(source, Produced) and source.op == op:
+                    shared.append(generic.outputs[source.result])
+                behind = self._place(number) if shared else ()
+                for access in shared:
+                    for mine, their in zip(access.indices, theirs.indices, strict=True):
+                        if _is_plain(mine) and _is_plain(their) and mine.dim is not None and their.dim is not None:
+                            places[mine.dim] = behind[their.dim]
         return places
 
     def _follows(self, op: int) -> bool:
