@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import numpy as np
@@ -157,6 +158,19 @@ def test_operations_in_several_threads():
     for t in threads:
         t.join()
     assert not faults
+
+
+def test_an_operation_inside_of_another():
+    """As where a signal handler saves a checkpoint in the middle of an operation."""
+
+    class Interrupts(np.ndarray):
+        def __array_finalize__(self, other):
+            seen.append((bt.ones(2) / bt.zeros(2)).tolist())
+
+    seen: list = []
+    x = bt.ones(3)
+    x._array = np.ones(3, np.float32).view(Interrupts)
+    assert (x / 0.0).tolist() == [math.inf] * 3 and [math.inf] * 2 in seen
 
 
 def test_numpys_error_state_is_left_alone():

@@ -188,7 +188,22 @@ def test_rearranging_functions():
         2 * list(range(6))
     )
     assert x.flip(0, 1).tolist() == x.flip((0, 1)).tolist() == [[5, 4, 3], [2, 1, 0]]
-    assert x.narrow(1, -1, 1).tolist() == [[2], [5]]
+    assert x.flip(dims=(0, 1)).tolist() == x.flip(0, 1).tolist() and x.roll((1, 1), (0, 1)).tolist() == [
+        [5, 3, 4],
+        [2, 0, 1],
+    ]
+    assert x.narrow(1, -1, 1).tolist() == x.narrow(1, bt.tensor(2), 1).tolist() == [[2], [5]]
+    wide = bt.zeros(2, 3, 4, 5)
+    assert wide.movedim((0, 1), (2, 0)).shape == (3, 4, 2, 5) and wide.movedim(0, -1).shape == (3, 4, 5, 2)
+    assert (x > 2).tril().dtype is bt.bool and (x > 2).triu().tolist() == [[False] * 3, [False, True, True]]
+    assert x.prod(1, dtype=bt.float32).dtype is x.cumsum(1, dtype=bt.float32).dtype is bt.float32
+    assert bt.zeros(2).index_add(0, bt.tensor([0, 0]), bt.ones(2), alpha=3).tolist() == [6, 0]
+    for wrong in (lambda: x.sum(True), lambda: x.float().std(False), lambda: x.repeat_interleave(bt.tensor([1, 2]), 0)):
+        with pytest.raises(TypeError, match=r"a dimension is an integer|one number of repeats"):
+            wrong()
+    for wrong in (lambda: x.movedim((0, 0), (0, 1)), lambda: x.movedim((0, 1), (0,))):
+        with pytest.raises(ValueError, match="each dimension and each place once"):
+            wrong()
     assert x.add(x, alpha=2).tolist() == (3 * x).tolist() and x.clone().sub_(1, alpha=3).tolist() == (x - 3).tolist()
     assert bt.zeros(2).lerp_(bt.ones(2), 0.25).tolist() == [0.25, 0.25]
 

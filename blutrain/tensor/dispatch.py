@@ -67,7 +67,7 @@ def apply(prim: Primitive, *operands, **attrs) -> Any:
     device = attrs["device"] if device is None else device
     if device is cpu:
         result_avals, rule = prim.plan(*avals, **attrs)
-        values = _quiet.run(rule, *arrays)
+        values = _run_quietly(rule, *arrays)
     else:
         result_avals = prim.infer(*avals, **attrs)
         values = execute(prim, device, arrays, attrs)
@@ -106,13 +106,22 @@ class _Quiet(threading.local):
 _quiet = _Quiet()
 
 
+def _run_quietly(rule, *arrays, **attrs):
+    try:
+        return _quiet.run(rule, *arrays, **attrs)
+    except RuntimeError as fault:
+        if "cannot enter context" not in str(fault):
+            raise
+    return rule(*arrays, **attrs)  # inside another rule of this thread (a signal handler, __del__): it is quiet already
+
+
 def execute(prim: Primitive, device, arrays, attrs):
     """The eager rule of `prim` on arrays of `device`: no tensors, no tape, no shape check.
 
     What nova's interpreter runs.
     """
     if device is cpu:
-        return _quiet.run(prim.eager, numpy, *arrays, **attrs)
+        return _run_quietly(prim.eager, numpy, *arrays, **attrs)
     with device.activate():
         return prim.eager(device.xp, *arrays, **attrs)
 

@@ -33,6 +33,8 @@ def broadcast_shapes(op: str, shapes) -> tuple[int, ...]:
 def normalize_dim(op: str, dim, ndim: int) -> int:
     """A dimension counted from the left. Errors: TypeError for no integer, IndexError out of range."""
     try:
+        if isinstance(dim, bool):
+            raise TypeError
         index = operator.index(dim)
     except TypeError:
         raise TypeError(message(op, "a dimension is an integer", got=repr(dim))) from None

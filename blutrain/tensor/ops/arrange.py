@@ -59,11 +59,18 @@ def permute(x, *dims):
     return movement.transpose_to(x, perm)
 
 
-def movedim(x, source: int, destination: int):
-    """One dimension moved to another place."""
-    a, b = normalize_dim("movedim", source, x.ndim), normalize_dim("movedim", destination, x.ndim)
-    perm = [d for d in range(x.ndim) if d != a]
-    perm.insert(b, a)
+def movedim(x, source, destination):
+    """Dimensions moved to other places (an integer each, or as many in sequences); the others keep their order."""
+    sources, places = [
+        [normalize_dim("movedim", d, x.ndim) for d in (dims if isinstance(dims, tuple | list) else (dims,))]
+        for dims in (source, destination)
+    ]
+    if len(sources) != len(places) or len(set(sources)) != len(sources) or len(set(places)) != len(places):
+        got = f"{source} to {destination}"
+        raise ValueError(message("movedim", "each dimension and each place once, as many of both", got=got))
+    perm = [d for d in range(x.ndim) if d not in sources]
+    for place, d in sorted(zip(places, sources)):
+        perm.insert(place, d)
     return movement.transpose_to(x, tuple(perm))
 
 
@@ -185,17 +192,24 @@ def repeat_interleave(x, repeats: int, dim: int | None = None):
     """Each entry of `dim` (None: of x flattened) `repeats` times in a row."""
     if dim is None:
         x, dim = flatten(x), 0
-    dim = normalize_dim("repeat_interleave", dim, x.ndim)
+    if isinstance(repeats, Tensor) and repeats.ndim:
+        rule = "one number of repeats for all entries"
+        raise TypeError(message("repeat_interleave", rule, got=str(repeats._aval)))
+    dim, repeats = normalize_dim("repeat_interleave", dim, x.ndim), operator.index(repeats)
     wide = unsqueeze(x, dim + 1)
     shape = list(wide.shape)
     shape[dim + 1] = repeats
     return flatten(movement.expand(wide, shape), dim, dim + 1)
 
 
-def roll(x, shifts: int, dim: int | None = None):
-    """Entries of `dim` (None: of x flattened, in its shape) moved on by `shifts`, around the end."""
+def roll(x, shifts, dim=None):
+    """Entries of `dim` (None: of x flattened, in its shape) moved on by `shifts`, around the end; or of several."""
     if dim is None:
         return movement.reshape(roll(flatten(x), shifts, 0), x.shape)
+    if isinstance(dim, tuple | list):
+        for shift, d in zip(shifts, dim, strict=True):
+            x = roll(x, shift, d)
+        return x
     dim = normalize_dim("roll", dim, x.ndim)
     n = x.shape[dim]
     if not n or not shifts % n:
@@ -209,7 +223,7 @@ def _triangle(x, diagonal: int, keep):
         raise ValueError(message("tril", "matrices are needed", got=str(x._aval)))
     row = movement.reshape(create.iota(x.shape[-2], x.device, int64), (-1, 1))
     column = create.iota(x.shape[-1], x.device, int64)
-    return arithmetic.where(keep(column, row + diagonal), x, 0)
+    return arithmetic.where(keep(column, row + diagonal), x, False)
 
 
 def tril(x, diagonal: int = 0):

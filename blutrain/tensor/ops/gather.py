@@ -174,8 +174,9 @@ INDEX_ADD = define(
 )
 
 
-def index_add(x, dim: int, index, src):
-    """x plus `src` at entries `index` of `dim`: the adjoint of take."""
+def index_add(x, dim: int, index, src, *, alpha=1):
+    """x plus alpha times `src` at entries `index` of `dim`: the adjoint of take."""
+    src = src if alpha == 1 else src * alpha
     return apply(INDEX_ADD, x, index, src, dim=normalize_dim("index_add", dim, x.ndim))
 
 

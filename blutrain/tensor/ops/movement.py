@@ -168,7 +168,7 @@ def slice_dims(x, starts, sizes, steps):
 
 def narrow(x, dim: int, start: int, length: int):
     """`length` elements of dimension `dim` from `start` on (negative: counted from the end)."""
-    dim = normalize_dim("narrow", dim, x.ndim)
+    dim, start, length = normalize_dim("narrow", dim, x.ndim), operator.index(start), operator.index(length)
     start = start + x._aval.shape[dim] if start < 0 else start
     sizes = tuple([length if d == dim else n for d, n in enumerate(x._aval.shape)])
     return slice_dims(x, tuple([start if d == dim else 0 for d in range(x.ndim)]), sizes, (1,) * x.ndim)
@@ -247,10 +247,10 @@ FLIP = define(
 )
 
 
-def flip(x, *dims):
-    """x reversed along `dims`: `flip(0, 1)`, or one sequence. Shares memory."""
-    dims = dims[0] if len(dims) == 1 else dims
-    return apply(FLIP, x, dims=normalize_dims("flip", dims, x.ndim))
+def flip(x, *axes, dims=None):
+    """x reversed along dimensions: `flip(0, 1)`, `flip((0, 1))` or `flip(dims=(0, 1))`. Shares memory."""
+    axes = axes if dims is None else (dims,)
+    return apply(FLIP, x, dims=normalize_dims("flip", axes[0] if len(axes) == 1 else axes, x.ndim))
 
 
 def _infer_concat(*avals: Aval, dim: int) -> Aval:

@@ -165,8 +165,9 @@ PROD = define(
 )
 
 
-def prod(x, dim=None, keepdim: bool = False):
-    """Product over `dim`."""
+def prod(x, dim=None, keepdim: bool = False, *, dtype=None):
+    """Product over `dim`, in `dtype` if given."""
+    x = x if dtype is None else cast.cast(x, as_dtype(dtype, "prod"))
     return apply(PROD, x, dims=normalize_dims("prod", dim, x.ndim), keepdim=keepdim)
 
 
@@ -213,6 +214,7 @@ CUMSUM = define(
 )
 
 
-def cumsum(x, dim: int):
-    """Running sum along `dim`."""
+def cumsum(x, dim: int, *, dtype=None):
+    """Running sum along `dim`, in `dtype` if given."""
+    x = x if dtype is None else cast.cast(x, as_dtype(dtype, "cumsum"))
     return apply(CUMSUM, x, dim=normalize_dim("cumsum", dim, x.ndim))
