@@ -176,27 +176,37 @@ def broadcast(x: Tensor, src: int = 0, async_op: bool = False) -> Any:
 
 
 # ---------------------------------------------------------------- all_gather, reduce_scatter
-# `rank` and `ranks` are attributes: programs of different ranks differ in them.
+# In a compiled program this rank's part lies behind all of it: in its place it might not be aligned as kernels need it.
+# `count`, the elements of the operand, says where.
 
 
-def _part(flat, rank: int, ranks: int):
-    """A rank's part of a vector."""
-    length = flat.shape[0] // ranks
-    return flat[rank * length : (rank + 1) * length]
+def _behind(size: int) -> int:
+    """Where something may begin behind `size` elements: at a multiple of 256 bytes."""
+    return -(-size // 256) * 256
 
 
-def _infer_all_gather(x: Aval, *, rank: int, ranks: int) -> Aval:
+def _infer_all_gather(x: Aval, *, ranks: int, count: int) -> Aval:
     return Aval((ranks * x.shape[0], *x.shape[1:]) if x.shape else (ranks,), x.dtype)
 
 
-def _start_all_gather(xp, x, *, rank: int, ranks: int):
-    target = xp.empty(_infer_all_gather(Aval(x.shape, x.dtype), rank=rank, ranks=ranks).shape, x.dtype)
+def _start_all_gather(xp, x, *, ranks: int, count: int):
+    target = xp.empty(_infer_all_gather(Aval(x.shape, x.dtype), ranks=ranks, count=count).shape, x.dtype)
     return target, start(x, "all_gather", "of", xp.ascontiguousarray(x), target)
 
 
+def _start_all_gather_in_place(flat, ranks: int, count: int):
+    return start(flat, "all_gather", "of", flat[_behind(ranks * count) :], flat[: ranks * count])
+
+
 def _vjp_all_gather(ctx, grad):
-    part = dispatch.apply(REDUCE_SCATTER, grad, op="sum", rank=ctx.attrs["rank"], ranks=ctx.attrs["ranks"])
+    ranks, count = ctx.attrs["ranks"], ctx.attrs["count"]
+    part = dispatch.apply(REDUCE_SCATTER, grad, op="sum", ranks=ranks, count=ranks * count)
     return (part.reshape(ctx.avals[0].shape),)
+
+
+def _parts_of_all_gather(avals: Sequence[Aval], attrs: Any) -> Parts:
+    mine = _behind(attrs["ranks"] * attrs["count"])
+    return Parts((mine,), mine + attrs["count"], (0,))
 
 
 ALL_GATHER = define_collective(
@@ -204,21 +214,17 @@ ALL_GATHER = define_collective(
     infer=_infer_all_gather,
     start=_start_all_gather,
     vjp=_vjp_all_gather,
-    nova=compiled(
-        lambda avals, attrs: Parts((attrs["rank"] * avals[0].size,), attrs["ranks"] * avals[0].size, (0,)),
-        lambda flat, rank, ranks: start(flat, "all_gather", "of", _part(flat, rank, ranks), flat),
-    ),
-    doc="all_gather(x, *, rank, ranks): the x of all ranks one after the other, along the first dimension.",
+    nova=compiled(_parts_of_all_gather, _start_all_gather_in_place),
+    doc="all_gather(x, *, ranks, count): the x of all ranks one after the other, along the first dimension.",
 )
 
 
 def all_gather(x: Tensor, async_op: bool = False) -> Any:
     """The x of all ranks (equal shapes) joined along the first dimension, in order of rank; 0-d ones make a vector."""
-    group = get_group()
-    return call(ALL_GATHER, x, async_op, rank=group.rank, ranks=group.size)
+    return call(ALL_GATHER, x, async_op, ranks=get_group().size, count=_count(x))
 
 
-def _infer_reduce_scatter(x: Aval, *, op: str, rank: int, ranks: int) -> Aval:
+def _infer_reduce_scatter(x: Aval, *, op: str, ranks: int, count: int) -> Aval:
     _check_op("reduce_scatter", x, op)
     if not x.shape or x.shape[0] % ranks:
         expected = f"a first dimension that {ranks} ranks divide evenly"
@@ -226,17 +232,26 @@ def _infer_reduce_scatter(x: Aval, *, op: str, rank: int, ranks: int) -> Aval:
     return Aval((x.shape[0] // ranks, *x.shape[1:]), x.dtype)
 
 
-def _start_reduce_scatter(xp, x, *, op: str, rank: int, ranks: int):
+def _start_reduce_scatter(xp, x, *, op: str, ranks: int, count: int):
     target = xp.empty((x.shape[0] // ranks, *x.shape[1:]), x.dtype)
     return target, start(x, "reduce_scatter", op, xp.ascontiguousarray(x), target, op)
+
+
+def _start_reduce_scatter_in_place(flat, op: str, ranks: int, count: int):
+    return start(flat, "reduce_scatter", op, flat[:count], flat[_behind(count) :], op)
 
 
 def _vjp_reduce_scatter(ctx, grad):
     if ctx.attrs["op"] == "max":
         raise RuntimeError(message("reduce_scatter", "max has no gradient", help="detach the operand"))
     ranks = ctx.attrs["ranks"]
-    whole = dispatch.apply(ALL_GATHER, grad, rank=ctx.attrs["rank"], ranks=ranks)
+    whole = dispatch.apply(ALL_GATHER, grad, ranks=ranks, count=ctx.attrs["count"] // ranks)
     return (whole / ranks if ctx.attrs["op"] == "mean" else whole,)
+
+
+def _parts_of_reduce_scatter(avals: Sequence[Aval], attrs: Any) -> Parts:
+    mine = _behind(attrs["count"])
+    return Parts((0,), mine + attrs["count"] // attrs["ranks"], (mine,))
 
 
 REDUCE_SCATTER = define_collective(
@@ -244,11 +259,8 @@ REDUCE_SCATTER = define_collective(
     infer=_infer_reduce_scatter,
     start=_start_reduce_scatter,
     vjp=_vjp_reduce_scatter,
-    nova=compiled(
-        lambda avals, attrs: Parts((0,), avals[0].size, (attrs["rank"] * (avals[0].size // attrs["ranks"]),)),
-        lambda flat, op, rank, ranks: start(flat, "reduce_scatter", op, flat, _part(flat, rank, ranks), op),
-    ),
-    doc="reduce_scatter(x, *, op, rank, ranks): part number `rank` of `ranks` equal ones of what all_reduce(x) gives.",
+    nova=compiled(_parts_of_reduce_scatter, _start_reduce_scatter_in_place),
+    doc="reduce_scatter(x, *, op, ranks, count): this rank's part, of `ranks` equal ones, of what all_reduce(x) gives.",
 )
 
 
@@ -257,5 +269,8 @@ def reduce_scatter(x: Tensor, op: str = "sum", async_op: bool = False) -> Any:
 
     Errors: those of all_reduce; ValueError where the first dimension has no equal parts.
     """
-    group = get_group()
-    return call(REDUCE_SCATTER, x, async_op, op=op, rank=group.rank, ranks=group.size)
+    return call(REDUCE_SCATTER, x, async_op, op=op, ranks=get_group().size, count=_count(x))
+
+
+def _count(x: Any) -> int:
+    return x.numel() if isinstance(x, Tensor) else 0  # `call` refuses anything else

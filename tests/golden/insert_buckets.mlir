@@ -51,12 +51,12 @@ module {
   }
 }
 
-// ===== collectives of a forward: a part of the vector goes in or comes out
+// ===== collectives of a forward: this rank's part lies behind all of it
 func.func @step(%x: tensor<2x3xf32>) -> tensor<2x3xf32> {
   %0 = "nova.exp"(%x) : (tensor<2x3xf32>) -> tensor<2x3xf32>
-  %1 = "nova.all_gather"(%0) {rank = 1 : i64, ranks = 2 : i64} : (tensor<2x3xf32>) -> tensor<4x3xf32>
+  %1 = "nova.all_gather"(%0) {count = 6 : i64, ranks = 2 : i64} : (tensor<2x3xf32>) -> tensor<4x3xf32>
   %2 = "nova.neg"(%1) : (tensor<4x3xf32>) -> tensor<4x3xf32>
-  %3 = "nova.reduce_scatter"(%2) {op = "sum", rank = 1 : i64, ranks = 2 : i64} : (tensor<4x3xf32>) -> tensor<2x3xf32>
+  %3 = "nova.reduce_scatter"(%2) {count = 12 : i64, op = "sum", ranks = 2 : i64} : (tensor<4x3xf32>) -> tensor<2x3xf32>
   return %3 : tensor<2x3xf32>
 }
 // -----
@@ -64,15 +64,15 @@ module {
   func.func @step(%arg0: tensor<2x3xf32>) -> tensor<2x3xf32> {
     %0 = "nova.exp"(%arg0) : (tensor<2x3xf32>) -> tensor<2x3xf32>
     %1 = "nova.reshape"(%0) {shape = array<i64: 6>} : (tensor<2x3xf32>) -> tensor<6xf32>
-    %2 = "nova.bucket_ready"(%1) {offsets = array<i64: 6>, primitive = "all_gather", rank = 1 : i64, ranks = 2 : i64} : (tensor<6xf32>) -> tensor<12xf32>
-    %3 = "nova.bucket_wait"(%2) : (tensor<12xf32>) -> tensor<12xf32>
-    %4 = "nova.slice"(%3) {sizes = array<i64: 12>, starts = array<i64: 0>, steps = array<i64: 1>} : (tensor<12xf32>) -> tensor<12xf32>
+    %2 = "nova.bucket_ready"(%1) {count = 6 : i64, offsets = array<i64: 256>, primitive = "all_gather", ranks = 2 : i64} : (tensor<6xf32>) -> tensor<262xf32>
+    %3 = "nova.bucket_wait"(%2) : (tensor<262xf32>) -> tensor<262xf32>
+    %4 = "nova.slice"(%3) {sizes = array<i64: 12>, starts = array<i64: 0>, steps = array<i64: 1>} : (tensor<262xf32>) -> tensor<12xf32>
     %5 = "nova.reshape"(%4) {shape = array<i64: 4, 3>} : (tensor<12xf32>) -> tensor<4x3xf32>
     %6 = "nova.neg"(%5) : (tensor<4x3xf32>) -> tensor<4x3xf32>
     %7 = "nova.reshape"(%6) {shape = array<i64: 12>} : (tensor<4x3xf32>) -> tensor<12xf32>
-    %8 = "nova.bucket_ready"(%7) {offsets = array<i64: 0>, op = "sum", primitive = "reduce_scatter", rank = 1 : i64, ranks = 2 : i64} : (tensor<12xf32>) -> tensor<12xf32>
-    %9 = "nova.bucket_wait"(%8) : (tensor<12xf32>) -> tensor<12xf32>
-    %10 = "nova.slice"(%9) {sizes = array<i64: 6>, starts = array<i64: 6>, steps = array<i64: 1>} : (tensor<12xf32>) -> tensor<6xf32>
+    %8 = "nova.bucket_ready"(%7) {count = 12 : i64, offsets = array<i64: 0>, op = "sum", primitive = "reduce_scatter", ranks = 2 : i64} : (tensor<12xf32>) -> tensor<262xf32>
+    %9 = "nova.bucket_wait"(%8) : (tensor<262xf32>) -> tensor<262xf32>
+    %10 = "nova.slice"(%9) {sizes = array<i64: 6>, starts = array<i64: 256>, steps = array<i64: 1>} : (tensor<262xf32>) -> tensor<6xf32>
     %11 = "nova.reshape"(%10) {shape = array<i64: 2, 3>} : (tensor<6xf32>) -> tensor<2x3xf32>
     return %11 : tensor<2x3xf32>
   }
