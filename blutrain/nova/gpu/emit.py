@@ -147,12 +147,8 @@ def barrier(out: Emitter) -> None:
     out.line("nvvm.barrier0")
 
 
-def phase_text(
-    kernel: Kernel, symbol: str, out: Emitter, block: int, shared: Shared | None = None, min_blocks: int = 1
-) -> str:
-    """The function of a phase whose body was written to `out`, and its shared memory; `min_blocks` of them share a
-    multiprocessor, which limits their registers.
-    """
+def phase_text(kernel: Kernel, symbol: str, out: Emitter, block: int, shared: Shared | None = None) -> str:
+    """The function of a phase whose body was written to `out`, and its shared memory."""
     count = len(kernel.operands) + len(kernel.results)
     written = {a for a in kernel.aliases if a >= 0}
     parameters = []
@@ -167,7 +163,7 @@ def phase_text(
     lines = [
         *([shared.declaration()] if shared is not None and shared.size else []),
         f"llvm.func @{symbol}({', '.join(parameters)}) attributes {{gpu.kernel, nvvm.kernel, "
-        f"nvvm.reqntid = array<i32: {block}>{f', nvvm.minctasm = {min_blocks} : i32' if min_blocks > 1 else ''}}} {{",
+        f"nvvm.reqntid = array<i32: {block}>}} {{",
         f"  %null = llvm.mlir.zero : {POINTER}",
         f'  %has_predicate = llvm.icmp "ne" %predicate, %null : {POINTER}',
         "  llvm.cond_br %has_predicate, ^look, ^body",

@@ -147,8 +147,7 @@ def _bytes_again(plan: RowPlan, config: dict) -> int:
 def generate(kernel: Kernel, facts: GpuFacts, config: dict) -> GpuKernel:
     body = RowBody(kernel, _plan(kernel), config)
     blocks, block, partials = body.emit(), config["block"], body.sums.partials
-    together = _resident_blocks(config) if body.plan.sums else 1
-    texts = [phase_text(kernel, body.symbol, body.out, block, body.shared, together)]
+    texts = [phase_text(kernel, body.symbol, body.out, block, body.shared)]
     if body.stage.bytes:
         texts.insert(0, body.stage.declaration())
     phases = [GpuPhase(body.symbol, (blocks, 1, 1), block, shared_bytes=body.stage.bytes)]

@@ -75,8 +75,6 @@ class RowBody:
         at = Point(unflatten(ints, self.plan.domain.extents, self.plan.row_dims, here), self.out.innermost, self.top)
         self.stage.forget()
         chunks = share.all_chunks(at) if self.is_resident else []
-        for pass_ in self.plan.passes if self.is_resident else ():
-            self._load(pass_, chunks)  # a later pass need not wait for memory again
         for pass_ in self.plan.passes:
             if pass_.reductions or pass_.sums or pass_.stores:
                 self._pass(pass_, at, chunks)
