@@ -82,6 +82,27 @@ def test_views_and_writes():
     assert x.nonzero().shape == (12, 2) and x.masked_select(x > 6).tolist() == [7, 7, 8]
 
 
+@pytest.mark.parametrize("view", [lambda y: y[0, 1], lambda y: y.t()[1:], lambda y: y.flip(1)[:, ::2]])
+def test_parts_are_written_with_history_as_on_the_cpu(view):
+    results = []
+    for device in ("cpu", "cuda"):
+        x = bt.arange(12, dtype=bt.float64).reshape(3, 4).to(device).requires_grad_()
+        w = bt.tensor(2.0, dtype=bt.float64, device=device, requires_grad=True)
+        for y in (x * 1, (x * 1).t().contiguous().t()):  # memory by rows, and by columns
+            part = view(y)
+            part *= w
+            y[0] += 1
+            (y * y).sum().backward()
+        results.append([t.detach().cpu().tolist() for t in (y, x.grad, w.grad)])
+        with pytest.raises(RuntimeError, match="are one in memory"):
+            bt.ones(2, device=device).expand(3, 2).add_(1)
+    assert results[0] == results[1]
+
+
+def test_a_random_number_may_be_0d():
+    assert bt.randn((), device="cuda").shape == () == bt.rand((), device="cuda").shape
+
+
 @pytest.mark.parametrize("count", [1, 769, 100_000])
 def test_repeated_rows_add_up_the_same_each_run(count):
     bt.manual_seed(0)
