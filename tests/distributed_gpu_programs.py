@@ -185,7 +185,7 @@ def late(kind="cuda"):
         ddp(bt.ones(4, 64, device=where)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    print(model.weight.sum().item())
+        model.weight.sum().item()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import time
@@ -11,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import blutrain as bt
 from blutrain import distributed
+from blutrain.distributed import watch
 from blutrain.tensor import dispatch
 
 
@@ -146,6 +148,17 @@ def sleeps_first():
 def sleeps_before_mpi():
     if distributed.init_process_group(timeout=2).rank == 1:
         time.sleep(60)
+    distributed.all_reduce(bt.ones(1))
+
+
+def hangs():
+    """Rank 1 waits in C and lets no other thread of Python run."""
+    watch.SILENT_SECONDS = 3.0
+    group = distributed.init_process_group(timeout=30)
+    distributed.all_reduce(bt.ones(1))
+    time.sleep(1)
+    if group.rank == 1:
+        ctypes.PyDLL(None).sleep(60)
     distributed.all_reduce(bt.ones(1))
 
 

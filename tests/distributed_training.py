@@ -118,6 +118,7 @@ def data_parallel():
         _different_programs(rank, compiled)
         _unused(rank, compiled)
         _changed_later(rank, compiled)
+    _clipping_is_alike(rank)
     _part_compiled(rank)
     _streams(rank)
     _bad_input(rank)
@@ -256,6 +257,28 @@ def _changed_later(rank, compiled):
     _assert_gradients(model.second, [None, _gradient_of((_x(0), 0.5), (_x(1), 0.5))[3]])
     model.to("float64")
     raises(RuntimeError, "expected: f32 on cpu", lambda: ddp(_x(rank).double()))
+
+
+def _clipping_is_alike(rank):
+    """One rank is compiled, which sums a norm in another order: gradients are scaled to the same bits all the same."""
+    seed(1)
+    model = nn.Sequential(nn.Linear(37, 301), nn.Linear(301, 5))
+    ddp = distributed.DataParallel(model)
+    if rank == 0:
+        ddp.compile()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for step in range(5):
+        x = np.random.default_rng([step, rank]).standard_normal((8, 37)).astype(np.float32)
+        ddp(bt.from_numpy(x)).square().mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        optimizer.step()
+        optimizer.zero_grad()
+        ddp.check_equal()
+    if rank == 0:  # a norm alone is no business of the others
+        ddp.module.zero_grad()
+        with ddp.no_sync():
+            ddp(bt.from_numpy(x)).square().mean().backward()
+        assert nn.utils.clip_grad_norm_(model.parameters(), float("inf")).item() > 0
 
 
 def _part_compiled(rank):

@@ -215,6 +215,14 @@ def test_a_rank_that_never_arrives_is_named(how, said):
     assert "rank 1: last in all_reduce sum float32[1] (collective 2)" in last
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="sleeps by the C library")
+def test_a_rank_that_hangs_in_c_says_where():
+    began = time.monotonic()
+    status, _, err = program(2, "hangs")
+    assert status == 1 and time.monotonic() - began < 20
+    assert 'distributed_programs.py", line' in err and "in hangs" in err and "Timeout (0:00:03)!" in err
+
+
 def test_a_rank_that_compiles_is_waited_for():
     status, out, err = program(2, "compiles")
     assert status == 0 and out.count("met") == 2, err

@@ -147,5 +147,5 @@ class Watch(Alone):
         self.entered.append(name)
         return Entry(len(self.entered), name)
 
-    def follow(self, entry, request):
+    def follow(self, entry):
         self.followed.append(entry.name)

@@ -334,7 +334,7 @@ def test_clipping_and_its_recorded_form_give_the_same_bits():
     params = [nn.Parameter(bt.zeros(5)) for _ in range(3)]
     for p in params:
         p.grad = bt.tensor(rng.standard_normal(5).astype(np.float32))
-    norm, clipped = _clip(params, [p.grad for p in params], 0.3)
+    norm, clipped = _clip(params, [p.grad for p in params], 0.3, 2.0, None, True)
     assert nn.utils.clip_grad_norm_(params, 0.3).item() == norm.item()
     for p, g in zip(params, clipped):
         np.testing.assert_array_equal(p.grad.numpy(), g.numpy())

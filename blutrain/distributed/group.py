@@ -150,7 +150,7 @@ class ProcessGroup:
             self.watch.check(entry)  # the communicator was given up because a rank is lost
             raise
         self.watch.check(entry)
-        self.watch.follow(entry, request)
+        self.watch.follow(entry)
         return request
 
     def follow_replay(self, started: list[tuple[Entry, Any]]) -> None:
@@ -158,7 +158,7 @@ class ProcessGroup:
         if self._nccl is not None:
             entry = [self.watch.enter(captured.name) for captured, _ in started][-1]
             self.watch.check(entry)
-            self.watch.follow(entry, self._nccl.mark())
+            self.watch.follow(entry)
 
     def progress(self) -> None:
         """Let MPI work on what is under way: it does so only when it is called."""

@@ -115,10 +115,6 @@ class NcclBackend:
             event.record(stream)
         return event
 
-    def mark(self) -> Request:
-        """What the current stream was given so far."""
-        return Request(self, self.current_stream(), None)
-
     # ---------------------------------------------------------------- collectives (arrays are contiguous)
 
     def all_reduce(self, source, target, op: str) -> Request:

@@ -175,6 +175,10 @@ class Client:
             raise ConnectionResetError("rank 0 closed the connection")
         return json.loads(line)
 
+    def answer_within(self, seconds: float) -> None:
+        """From now on `ask` raises TimeoutError where no answer comes in time."""
+        self._connection.settimeout(seconds)
+
     def set(self, name: str, value: Any, forget: str = "") -> None:
         """Put a value there; one that nobody needs any more may be forgotten with the same request."""
         self.ask({"do": "set", "name": name, "value": value, "forget": forget})

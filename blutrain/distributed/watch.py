@@ -2,11 +2,15 @@
 
 A rank that waits in a collective asks `check`: it raises once a rank is lost, has ended, or has not entered the
 collective for `timeout` seconds. A rank that compiles counts as being on its way (`tensor.dispatch.busy` says so).
+
+The thread calls nothing of CUDA: it would wait for locks of the driver, and hold Python's, while a kernel waits for a
+rank that does not come.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import sys
 import threading
@@ -40,12 +44,9 @@ class Entry:
 
 
 class _Start:
-    """The start of a library, as `follow` takes it."""
+    """The start of a library."""
 
     is_over = False
-
-    def is_done(self) -> bool:
-        return self.is_over
 
 
 class Watch:
@@ -60,7 +61,8 @@ class Watch:
         self._entered = 0
         self._names: dict[int, str] = {}
         self._client, self._end, self._error = client, None, None
-        self._followed: deque[tuple[Entry, Any]] = deque()
+        client.answer_within(SILENT_SECONDS)
+        self._followed: deque[tuple[Entry, _Start | None]] = deque()
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self._thread.start()
 
@@ -81,9 +83,11 @@ class Watch:
         finally:
             start.is_over = True
 
-    def follow(self, entry: Entry, request: Any) -> None:
-        """Look after a collective that nobody waits for on the host (a GPU's): what `check` would raise ends this rank."""
-        self._followed.append((entry, request))
+    def follow(self, entry: Entry, start: _Start | None = None) -> None:
+        """Look after a collective that nobody waits for on the host (a GPU's), until all ranks have entered it, or `start`
+        is over: what `check` would raise ends this rank.
+        """
+        self._followed.append((entry, start))
 
     def check(self, entry: Entry) -> None:
         """Errors: PeerLost, CollectiveTimeout where `entry` cannot be expected to finish."""
@@ -171,10 +175,13 @@ class Watch:
     def _run(self) -> None:
         launcher = os.environ.get("LAUNCH_PID") == str(os.getppid())
         while self._beat() and self._followed_are_well():
+            # Where this thread gets no turn, the others give this rank up: then it says where it hangs, and ends.
+            faulthandler.dump_traceback_later(SILENT_SECONDS, exit=True, file=2)
             if launcher and os.environ["LAUNCH_PID"] != str(os.getppid()):
                 _say(f"distributed: the launcher is gone: rank {self.world.rank} ends")
                 os._exit(1)
             time.sleep(BEAT_SECONDS)
+        faulthandler.cancel_dump_traceback_later()
         if self._end is None and self._error is None:
             self._leave()
 
@@ -183,6 +190,9 @@ class Watch:
         request = {"do": "state", "rank": self.world.rank, "state": self._state()}
         try:
             answer = self._client.ask(request)
+        except TimeoutError:
+            self.lost.setdefault(0, f"no answer for {SILENT_SECONDS:.0f} s")
+            return False
         except (OSError, ValueError):
             self.lost.setdefault(0, "its process is gone")
             return False
@@ -195,8 +205,11 @@ class Watch:
         return not self.lost
 
     def _followed_are_well(self) -> bool:
-        """Whether collectives on GPUs finish in time; else what is wrong is printed."""
-        while self._followed and self._followed[0][1].is_done():
+        """Whether all ranks come to collectives on GPUs in time; else what is wrong is printed."""
+        while self._followed:
+            entry, start = self._followed[0]
+            if self._missing(entry) if start is None else not start.is_over:
+                break
             self._followed.popleft()
         fault = self._fault(self._followed[0][0]) if self._followed else None
         if fault is not None:

@@ -146,6 +146,8 @@ class GradientEvents:
             return
         for reducer in _reducers_of(found) if not step.boundary else ():
             mine = [leaf for leaf in found if dispatch.tape.reducer_of(leaf) is reducer]
+            if any(self.slots.state(leaf) == "consumed" and id(leaf) not in step.grads for leaf in mine):
+                raise consumed_error()
             with self._body(), dispatch.tape.no_grad():
                 averages = reducer.reduce({id(leaf): log.grad_tensor(leaf) for leaf in mine})
             for leaf in mine:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...autograd import no_grad
-from ...autograd.hooks import require_averages, shard_of
+from ...autograd.hooks import reducer_of, require_averages, shard_of
 from ...errors import message
 from ...tensor import dispatch
 from ...tensor.device import cpu
@@ -41,15 +41,17 @@ def clip_grad_norm_(
     params = _tensors(items)
     max_norm, norm_type = _checked("max_norm", max_norm, 0.0), _checked("norm_type", norm_type, MIN_NORM_TYPE)
     require_averages("clip_grad_norm_", params)
+    scales = max_norm < math.inf
     if dispatch.recorder is not None:
         names = tuple(zip(map(id, params), _names(items))) if error_if_nonfinite else None
-        result = dispatch.recorder.clip_grad_norm(_clip, params, max_norm, norm_type=norm_type, names=names)
+        options = {"norm_type": norm_type, "names": names, "scales": scales}
+        result = dispatch.recorder.clip_grad_norm(_clip, params, max_norm, **options)
         if result is not NotImplemented:
             return result
     have = [p for p in params if p.grad is not None]
     grads = [p.grad for p in have]
     with no_grad():
-        norm = _norm(have, grads, norm_type)
+        norm = _norm(have, grads, norm_type, scales)
         if error_if_nonfinite and not math.isfinite(norm.item()):
             names = [name for name, p in zip(_names(items), params) if p.grad is not None]
             raise RuntimeError(nonfinite_message(names, grads, norm.item()))
@@ -60,14 +62,14 @@ def clip_grad_norm_(
 
 
 def _clip(
-    params: list[Tensor], grads: list[Tensor], max_norm: Any, norm_type: float = 2.0, names: Any = None
+    params: list[Tensor], grads: list[Tensor], max_norm: Any, norm_type: float, names: Any, scales: bool
 ) -> tuple[Tensor, list[Tensor]]:
     """(norm, scaled gradients): the numbers of clip_grad_norm_ without a write, for a recorded step.
 
-    max_norm may be a run-time scalar. names: (id, name) of parameters; not None asks for the check that the norm is
-    finite.
+    max_norm may be a run-time scalar; scales: it is finite. names: (id, name) of parameters; not None asks for the check
+    that the norm is finite.
     """
-    norm = _norm(params, grads, norm_type)
+    norm = _norm(params, grads, norm_type, scales)
     if names is not None:
         _check_finite(norm, params, grads, norm_type, dict(names))
     coefficient = _coefficient(norm, max_norm)
@@ -83,12 +85,18 @@ def _check_finite(norm: Tensor, params: list, grads: list, norm_type: float, nam
     check(flag, f"clip_grad_norm_: {{flag|{'|'.join([*texts, 'the norm of the gradients'])}}} is not finite")
 
 
-def _norm(params: list[Tensor], grads: list[Tensor], norm_type: float) -> Tensor:
-    """The norm of the parameters' gradients, of which each of several processes may have parts only."""
+def _norm(params: list[Tensor], grads: list[Tensor], norm_type: float, scales: bool) -> Tensor:
+    """The norm of the parameters' gradients, of which each of several processes may have parts only.
+
+    Processes that average gradients agree on it: they sum in another order where one is compiled and another is not, and
+    would scale equal gradients to different bits.
+    """
     shards = [shard_of(p) for p in params]
     reducers = {id(s.reducer): s.reducer for s in shards if s is not None}
     if not reducers:
-        return get_total_norm(grads, norm_type)
+        norm = get_total_norm(grads, norm_type)
+        averaging = next((r for p in params if (r := reducer_of(p)) is not None), None) if scales else None
+        return norm if averaging is None else averaging.total(norm, "max")
     power, combine, op = (1.0, Tensor.maximum, "max") if norm_type == math.inf else (norm_type, Tensor.add, "sum")
     whole = [g for g, s in zip(grads, shards) if s is None]
     totals = [get_total_norm(whole, norm_type) ** power] if whole else []
