@@ -86,6 +86,17 @@ def parts_of_outputs_written_with_history(run):
 
 
 @scenario()
+def views_of_outputs_follow_what_is_written(run):
+    for x, y in run.batches():
+        logits = run.model(x)
+        rows = logits.reshape(7, 1, 5)
+        first = logits[0]
+        logits *= 2.0
+        rows[1] += first * 0.5
+        run.step(F.cross_entropy(rows.reshape(7, 5), y) + first.square().mean())
+
+
+@scenario()
 def outputs_multiplied_in_place(run):
     weight = bt.ones(5, dtype=bt.float64, requires_grad=True)
     for x, y in run.batches():

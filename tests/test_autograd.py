@@ -164,12 +164,36 @@ def test_in_place_errors():
     with bt.no_grad():
         x.add_(1)
     assert x.tolist() == [2, 3]
+
+
+def test_views_follow_what_is_written_to_their_base():
+    x = leaf(1.0, 2.0)
     y = x * 2
-    view = y[:1]
-    y.mul_(2)
-    with pytest.raises(RuntimeError, match="a view of a tensor that was changed in place"):
-        view * 2
-    assert (y[:1] * 2).requires_grad
+    view, row = y[:1], y.reshape(2, 1)
+    y.mul_(3)
+    assert autograd.grad(view.sum(), x, retain_graph=True)[0].tolist() == [6, 0]
+    row[1] += x[0]
+    (y * y).sum().backward()
+    assert y.tolist() == [6, 13] and x.grad.tolist() == [2 * 6 * 6 + 2 * 13, 2 * 13 * 6]
+    base = bt.zeros(2, 2)
+    view, root = base[0], base[1]
+    base.copy_(x.detach().requires_grad_() * 5)
+    assert view.requires_grad and view.tolist() == [5, 10]
+    w = leaf(1.0, 2.0)
+    base[1] = w
+    root.backward(bt.tensor([1.0, 3.0]))
+    assert w.grad.tolist() == [1, 3]
+    y = x * 2
+    view = y[1:]
+    y.mul_(3)
+    with bt.no_grad():
+        assert not (view + 1).requires_grad and view.requires_grad
+    assert autograd.grad(view, x)[0].tolist() == [0, 6]
+    hidden = (x * 2).reshape(2, 1)  # itself a view
+    hidden[0] *= 5
+    x.grad = None
+    hidden.sum().backward()
+    assert x.grad.tolist() == [10, 2]
 
 
 MAKERS = [lambda x: x * 1, lambda x: nn.functional.softmax(x, 0) * 1]

@@ -37,6 +37,8 @@ class Deferred:
 
 def node_of(x) -> Any:
     """The node that made tensor x, None for a leaf."""
+    if x._base is not None and x._version.history != x._history:
+        dispatch.refresh_view(x)
     if type(x.grad_fn) is Deferred:
         x.grad_fn.make()
     return x.grad_fn

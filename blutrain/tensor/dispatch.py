@@ -57,10 +57,10 @@ def apply(prim: Primitive, *operands, **attrs) -> Any:
             arrays.append(x._array)
             if x.device is not device:
                 device = x.device if device is None else _mixed_devices(prim, operands)
+            if x._base is not None and x._version.history != x._history:
+                refresh_view(x)
             if x._requires_grad:
                 needs_grad = True
-            if x._base is not None and x._version.history != x._history:
-                _stale_view(prim, x)
         else:
             avals.append(aval_of(x))
             arrays.append(x if type(x) in _PLAIN else plain_number(x))
@@ -84,11 +84,11 @@ def apply(prim: Primitive, *operands, **attrs) -> Any:
     return result
 
 
-def _stale_view(prim: Primitive, view: Tensor):
-    rule = f"{view._aval} is a view of a tensor that was changed in place with gradients recorded"
-    raise RuntimeError(
-        message(prim.name, rule, help="make the view again after the change, or use the operation without _")
-    )
+def refresh_view(view: Tensor) -> None:
+    """Give a view of memory that was written with history the history that its base has now."""
+    from .inplace import seen_again
+
+    seen_again(view)
 
 
 class _Quiet(threading.local):

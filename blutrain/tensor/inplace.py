@@ -1,8 +1,8 @@
 """Operations in place: x.add_(y), x += y, x.copy_(y), x.zero_(), ...
 
 They compute the result like the operation itself, then x takes over its value and its history; where x is a view, so
-does the tensor that it is a view of. Under autograd two things are refused because their gradients would be wrong:
-writing a leaf that requires a gradient, and using a view of something that was written with history since.
+does the tensor that it is a view of, and other views of that one at their next use. Under autograd a leaf that requires
+a gradient cannot be written: its gradient would be that of a value it no longer has.
 """
 
 from __future__ import annotations
@@ -47,10 +47,19 @@ def _refuse_leaf(op: str, x: Tensor) -> None:
         raise RuntimeError(message(op, rule, got=str(x._aval), help=help))
 
 
+def seen_again(view: Tensor) -> None:
+    """Give a view, whose base was written with history since, the history that this one has now."""
+    base = view._base
+    assert base is not None
+    view._history = base._versions().history
+    with dispatch.tape.enable_grad():
+        _continue(view, gather.take(movement.reshape(base, (-1,)), _places(view, base)))
+
+
 def _continue(x: Tensor, value: Tensor) -> None:
     """x, whose memory has the values of `value`, goes on with its history."""
     node = value.grad_fn if x._pending is not None else dispatch.tape.node_of(value)
-    x._requires_grad, x.grad_fn, x._index = True, node, value._index
+    x._requires_grad, x.grad_fn, x._index = value.requires_grad, node, value._index
     x._history = x._versions().history
 
 

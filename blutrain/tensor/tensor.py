@@ -229,6 +229,8 @@ class Tensor(_Methods):
     @property
     def requires_grad(self) -> bool:
         """Whether autograd records operations on the tensor; setting it is `requires_grad_`."""
+        if self._base is not None and self._version.history != self._history:
+            dispatch.refresh_view(self)
         return self._requires_grad
 
     @requires_grad.setter
