@@ -1,4 +1,4 @@
-"""From the records of benchmarks/ddp.py and torch_ddp.py, one a line, to a JSON file, a table and a plot: for scaling.sh."""
+"""From the records of benchmarks/ddp.py, one a line, to a JSON file, a table and a plot: for scaling.sh."""
 
 from __future__ import annotations
 

@@ -56,7 +56,8 @@ class TorchTrainer:
         device = self.device = options.device
         torch.manual_seed(options.seed)
         set_tf32(options.precision)
-        self.model = Net(options)
+        with torch.device(device):  # weights drawn there, not on the host
+            self.model = Net(options)
         if weights is not None:
             self.model.load_state_dict({key: torch.from_numpy(w) for key, w in weights.items()})
         self.model.to(device, torch.float64 if options.precision == "fp64" else torch.float32)

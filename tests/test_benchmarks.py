@@ -152,9 +152,16 @@ def test_sweep_is_built_here_and_measured_elsewhere(tmp_path, family, monkeypatc
 @pytest.mark.slow
 def test_scaling(tmp_path):
     sizes = "--n-embd 16 --n-layer 1 --batch-size 1 --block-size 16 --rounds 1 --steps 1"
-    settings = {"DEVICE": "cpu", "COUNTS": "1", "PRECISIONS": "fp32", "PYTHON": sys.executable, "FLAGS": sizes}
+    settings = {
+        "DEVICE": "cpu",
+        "COUNTS": "1",
+        "PRECISIONS": "fp32",
+        "PYTHON": sys.executable,
+        "FLAGS": sizes,
+        "PART": "280",
+    }
     command = [ROOT / "benchmarks" / "scaling.sh", tmp_path / "scaling"]
-    subprocess.run(command, env={**os.environ, **settings}, check=True, timeout=300)
+    subprocess.run(command, env={**os.environ, **settings}, check=True, timeout=600)
     written = json.loads((tmp_path / "scaling.json").read_text())
     assert ENVIRONMENT < set(written)
     modes = {r["mode"] for r in written["results"]}
