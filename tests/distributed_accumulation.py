@@ -3,6 +3,7 @@ one process that has all rows. Each scenario is a line of actions:
 
     b0 b1    an averaged backward of batch 0, 1      n0      one inside of no_sync
     t0       two losses of one forward               u0      one that leaves the second layer out
+    e0       one to which all ranks but the first have nothing to add
     step     the optimizer's                         zero    zero_grad(); zero0: set_to_none=False
     scale    p.grad *= 0.5 in place                  half    p.grad = p.grad * 0.5, another tensor
     read     p.grad is that of one process           clip    clip_grad_norm_, to a norm that matters
@@ -45,6 +46,9 @@ RIGHT = [
     "b0 clip step zero b1 b2 clip step zero",
     "b0 clip b1 clip step zero",
     "n0 b1 clip step zero0",
+    "e0 step zero",
+    "b0 e1 step zero e2 b0 step zero",
+    "n0 e1 step zero",
     "b0 b1 clip read step zero0",
     "b0 b1 scale read step zero",
 ]
@@ -98,7 +102,15 @@ class Trainer:
 
     def do(self, action):
         kind, number = action[0], action[1:]
-        if number.isdigit():
+        if kind == "e" and number.isdigit():
+            rows = batch(int(number))[distributed.shard(ROWS, 0)]
+            if self.ddp is None:
+                self.model(rows).square().mean().backward()
+            elif distributed.get_rank() == 0:
+                self.ddp.backward(self.ddp(rows).square().mean(), weight=len(rows))
+            else:
+                self.ddp.backward(None)
+        elif number.isdigit():
             with self.ddp.no_sync() if self.ddp and kind == "n" else contextlib.nullcontext():
                 y = (self.ddp or self.model)(batch(int(number))[self.mine], kind != "u")
                 for loss in [y.square().mean(), y.abs().mean()][: 2 if kind == "t" else 1]:
@@ -125,35 +137,36 @@ class Trainer:
         else:
             self.ddp.backward(loss, weight=self.mine.stop - self.mine.start)
 
-    def compare(self, other, what):
-        for (name, p), q in zip(self.model.named_parameters(), other.model.parameters(), strict=True):
-            np.testing.assert_allclose(
-                p.detach().numpy(), q.detach().numpy(), rtol=0, atol=1e-10, err_msg=f"{what}: {name}"
-            )
+    def round(self, scenario):
+        """One round of its actions; the gradients at each "read", and the parameters, by name."""
+        found = []
+        for action in scenario.split():
+            self.do(action)
+            if action == "read":
+                found.append({n: p.grad for n, p in self.model.named_parameters() if p.requires_grad})
+                found[-1] = {n: g.numpy().copy() for n, g in found[-1].items()}
+        return [*found, {n: p.numpy(force=True).copy() for n, p in self.model.named_parameters()}]
 
-    def compare_gradients(self, other, what):
-        for (name, p), q in zip(self.model.named_parameters(), other.model.parameters(), strict=True):
-            if q.requires_grad:
-                shard = shard_of(p)
-                ours, theirs = (p.grad, q.grad) if shard is None else (shard.part(p.grad), shard.part(q.grad))
-                np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=0, atol=1e-10, err_msg=f"{what}: {name}")
+    def compare(self, expected, found, what):
+        """A round with one of a single process: of gradients this rank's part."""
+        parts = {n: shard for n, p in self.model.named_parameters() if (shard := shard_of(p)) is not None}
+        for i, (there, here) in enumerate(zip(expected, found, strict=True)):
+            assert there.keys() == here.keys()
+            for name, value in here.items():
+                mine = slice(None)
+                if name in parts and i < len(found) - 1:
+                    mine = slice(parts[name].start, parts[name].stop)
+                a, b = value.reshape(-1)[mine], there[name].reshape(-1)[mine]
+                np.testing.assert_allclose(a, b, rtol=0, atol=1e-10, err_msg=f"{what}: {name}, {i}")
 
 
 def run(scenario, compiled, options, **compile_options):
     single, ranks = Trainer(False), Trainer(compiled, options, **compile_options)
-    for round in range(4):  # recorded, recorded again, replayed
-        for action in scenario.split():
-            what = f"{scenario} ({action} of round {round}, compiled {compiled}, {options})"
-            try:
-                single.do(action)
-                ranks.do(action)
-                if action == "read":
-                    ranks.compare_gradients(single, what)
-            except Exception as error:
-                error.add_note(what)
-                raise
-        ranks.compare(single, what)
-    ranks.ddp.check_equal()
+    for number in range(4):  # recorded, recorded again, replayed
+        what = f"{scenario} (round {number}, compiled {compiled}, {options})"
+        expected = single.round(scenario)
+        ranks.compare(expected, ranks.round(scenario), what)
+        ranks.ddp.check_equal()
 
 
 def right(mode, sharded):
@@ -174,7 +187,7 @@ def wrong(compiled, options):
         try:
             run(scenario, True, options)
         except RuntimeError as error:
-            assert "consumed this gradient" in str(error), error
+            assert "consumed this gradient" in str(error), (error, getattr(error, "__notes__", ""), scenario)
     raises(RuntimeError, "parameters got no gradient", lambda: run("u0 step zero", compiled, options))
     if options["shard_optimizer"]:
         for scenario in ("n0 step", "b0 step zero n1 step", "b0 n1 step", "n0 clip step"):

@@ -179,17 +179,14 @@ class Reducer:
 
     def _fill(self, bucket: Bucket, index: int) -> None:
         """Bring one gradient into the bucket: leaf.grad becomes a view of it. A missing one counts as zero."""
-        leaf, view = bucket.members[index].parameter, self._view(bucket)[index]
-        grad = leaf.grad
-        if grad is view:
+        member, views = bucket.members[index], self._view(bucket)
+        grad = member.parameter.grad
+        if grad is views[index]:
             return
-        target = view._buffer()
-        if grad is None:
-            target[...] = 0
-        else:
-            target[...] = grad._buffer()
-        view._bump_version()
-        leaf.grad = view
+        array = member.view(self._flat[bucket.number])
+        array[...] = 0 if grad is None else grad._buffer()
+        views[index]._bump_version()
+        views[index] = member.parameter.grad = Tensor._wrap(array, bucket.device)
 
     def _view(self, bucket: Bucket) -> list[Tensor]:
         """The gradients of a bucket as tensors that share its memory, which is made at the first use."""
