@@ -226,7 +226,9 @@ class Watch:
             self.on_lost()
         time.sleep(LAST_SECONDS)
         for rank, why in list(self.lost.items())[: self._error is None]:
-            _say(f"distributed: rank {rank} is lost ({why}): rank {self.world.rank} ends")
+            _say(
+                f"{PeerLost.__module__}.PeerLost: distributed: rank {rank} is lost ({why}): rank {self.world.rank} ends"
+            )
         os._exit(1)
 
 
