@@ -29,12 +29,12 @@ from blutrain.nova.gpu.emit import (
     phase_text,
 )
 from blutrain.nova.gpu.emit_block import WARP, Fold
-from blutrain.nova.gpu.emit_region import check_region
+from blutrain.nova.gpu.emit_region import check_regions
 from blutrain.nova.gpu.emit_strip import Strip
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.map import write_all
 from blutrain.nova.gpu.row_combine import Partials, check_combined, combine_threads, emit_combine
-from blutrain.nova.kernel import ITEM_BYTES, Generic, Kernel, Unsupported
+from blutrain.nova.kernel import ITEM_BYTES, Kernel, Unsupported
 from blutrain.nova.target_gpu import GpuFacts
 
 BLOCK_THREADS = 256
@@ -53,9 +53,7 @@ def supports(kernel: Kernel) -> str | None:
 
 def _plan(kernel: Kernel) -> _Plan:
     plan = _Plan(kernel)
-    for placed in plan.domain.ops:
-        if isinstance(placed.op, Generic):
-            check_region(placed.op.block)
+    check_regions(kernel.ops)
     check_combined([Fold(reduction) for level in plan.levels for reduction in level])
     return plan
 

@@ -8,13 +8,13 @@ little), remf exact for quotients below 2^28 (f32) and 2^52 (f64).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from mlir import ir
 
 from blutrain.nova.clone import _LIBM, NARROW, _Cloner
 from blutrain.nova.emitter import Emitter
-from blutrain.nova.kernel import Unsupported
+from blutrain.nova.kernel import BodyOp, Generic, Unsupported
 from blutrain.nova.philox import emit_random_bits
 from blutrain.nova.polynomials import FloatLanes, exp, log
 
@@ -116,9 +116,9 @@ def _compares_an_index(op: ir.Operation) -> bool:
     return predicate in (_EQUAL, _UNEQUAL) and str(a.type) == "i64" and _is_index(a) != _is_index(b)
 
 
-def check_region(block: ir.Block) -> None:
-    """Raise `Unsupported` for an op that has no GPU code."""
-    for op in block.operations:
+def check_regions(ops: Iterable[BodyOp]) -> None:
+    """Raise `Unsupported` for an operation of a region that has no GPU code."""
+    for op in (o for body_op in ops if isinstance(body_op, Generic) for o in body_op.block.operations):
         name = op.operation.name
         if name in _LIBM and name not in _FROM_F64:
             raise Unsupported(f"{name}, for which there is no GPU code")

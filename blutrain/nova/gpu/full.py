@@ -17,12 +17,12 @@ from blutrain.nova.emitter import Emitter
 from blutrain.nova.gpu.configure_common import predicted_us, width_for
 from blutrain.nova.gpu.emit import BLOCK, THREAD, Shared, SimtEvaluator, module_text, phase_text
 from blutrain.nova.gpu.emit_block import BlockReducer, Fold
-from blutrain.nova.gpu.emit_region import check_region
+from blutrain.nova.gpu.emit_region import check_regions
 from blutrain.nova.gpu.emit_strip import Strip
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.map import choose_lane, write_all
 from blutrain.nova.gpu.row_combine import Partials, provide_scalars
-from blutrain.nova.kernel import Generic, Kernel, Unsupported
+from blutrain.nova.kernel import Kernel, Unsupported
 from blutrain.nova.target_gpu import GpuFacts
 
 BLOCK_THREADS = 512
@@ -42,9 +42,7 @@ def supports(kernel: Kernel) -> str | None:
 
 def _plan(kernel: Kernel) -> _Plan:
     plan = _Plan(kernel)
-    for placed in plan.domain.ops:
-        if isinstance(placed.op, Generic):
-            check_region(placed.op.block)
+    check_regions(kernel.ops)
     for reduction in plan.all_reductions:
         Fold(reduction)
     return plan

@@ -20,7 +20,7 @@ from blutrain.nova.emitter import Emitter
 from blutrain.nova.gpu import map_tiled
 from blutrain.nova.gpu.configure_common import operand_accesses, predicted_us, width_for
 from blutrain.nova.gpu.emit import BLOCK, THREAD, SimtEvaluator, SimtIntegers, module_text, phase_text
-from blutrain.nova.gpu.emit_region import check_region
+from blutrain.nova.gpu.emit_region import check_regions
 from blutrain.nova.gpu.emit_strip import VECTOR_BYTES, Strip
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.map_group import parts_of
@@ -158,13 +158,13 @@ def checked_parts(kernel: Kernel) -> list[tuple[Kernel, Domain]]:
 
 
 def _check(kernel: Kernel, domain: Domain) -> None:
+    check_regions(kernel.ops)
     everything = frozenset(range(len(domain.extents)))
     for placed in domain.ops:
         op = placed.op
         if isinstance(op, Generic):
             if placed.reduced:
                 raise Unsupported("a reduction in a map kernel")
-            check_region(op.block)
         elif not isinstance(op, Gather) or not isinstance(op.table, Operand) or not isinstance(op.ids, Operand):
             raise Unsupported("an op that is neither element-wise nor a gather from an operand")
         elif op.table_type.shape[0] == 0 and domain.size:

@@ -17,12 +17,12 @@ from blutrain.nova.gpu import full
 from blutrain.nova.gpu.configure_common import power_of_two, predicted_us, width_for
 from blutrain.nova.gpu.emit import Shared, module_text, phase_text
 from blutrain.nova.gpu.emit_block import WARP, Fold
-from blutrain.nova.gpu.emit_region import check_region
+from blutrain.nova.gpu.emit_region import check_regions
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.row_body import RowBody
 from blutrain.nova.gpu.row_combine import check_combined, combine_threads, emit_combine
 from blutrain.nova.gpu.row_stage import loads_of, stage_bytes, stageable
-from blutrain.nova.kernel import ITEM_BYTES, Generic, Kernel, Unsupported
+from blutrain.nova.kernel import ITEM_BYTES, Kernel, Unsupported
 from blutrain.nova.target_gpu import GpuFacts
 
 RESIDENT = 32  # elements of a row that a thread keeps at most
@@ -51,9 +51,7 @@ def supports(kernel: Kernel) -> str | None:
 
 def _plan(kernel: Kernel) -> RowPlan:
     plan = plan_rows(kernel)
-    for placed in plan.domain.ops:
-        if isinstance(placed.op, Generic):
-            check_region(placed.op.block)
+    check_regions(kernel.ops)
     for reduction in (r for pass_ in plan.passes for r in pass_.reductions):
         Fold(reduction)
     check_combined([Fold(r) for r in plan.sums])

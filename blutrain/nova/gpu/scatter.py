@@ -18,7 +18,7 @@ from blutrain.nova.cpu.emit_domain import Domain, build_domain
 from blutrain.nova.gpu.configure_common import LAUNCH_US, operand_accesses, power_of_two, time_us
 from blutrain.nova.gpu.emit import module_text, phase_text
 from blutrain.nova.gpu.emit_block import WARP
-from blutrain.nova.gpu.emit_region import check_region
+from blutrain.nova.gpu.emit_region import check_regions
 from blutrain.nova.gpu.emit_strip import VECTOR_BYTES
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.scatter_phase import table_of
@@ -53,6 +53,7 @@ def checked_domain(kernel: Kernel) -> tuple[ScatterAdd, Domain]:
         raise Unsupported("a scatter_add of integers into another dtype")
     if op.ids_type.size >= 1 << 31:
         raise Unsupported("a scatter_add of 2^31 ids or more")
+    check_regions(later)
     domain = build_domain(kernel)
     table = domain.ops[0].nest_dims
     if len(domain.extents) > 2 or any(store.dims != table for store in domain.stores):
@@ -61,7 +62,6 @@ def checked_domain(kernel: Kernel) -> tuple[ScatterAdd, Domain]:
         assert isinstance(placed.op, Generic)
         if placed.reduced:
             raise Unsupported("a reduction behind a scatter_add")
-        check_region(placed.op.block)
     return op, domain
 
 

@@ -10,7 +10,7 @@ from blutrain.nova.contract.combine import Combiner
 from blutrain.nova.contract.form import Apply, Contract, Expression, Factor, Load, loads
 from blutrain.nova.contract.read import read_contract
 from blutrain.nova.gpu.ampere.instruction import INSTRUCTIONS, Instruction
-from blutrain.nova.gpu.emit_region import check_region
+from blutrain.nova.gpu.emit_region import check_regions
 from blutrain.nova.kernel import ITEM_BYTES, Access, Kernel, Operand, Unsupported, linear_step
 
 PIECES = (16, 8, 4)  # bytes that one cp.async copies
@@ -72,8 +72,7 @@ class Problem:
 def read_problem(kernel: Kernel) -> Problem:
     """Raises `Unsupported` with the reason where the kernel is no contraction, or uses what has no GPU code."""
     contract = read_contract(kernel)
-    for generic in kernel.generics:
-        check_region(generic.block)
+    check_regions(kernel.ops)
     for reduction in contract.reductions:
         Combiner(reduction)
     extent = {axis: contract.extent(axis) for axis in ("batch", "m", "n", "k")}

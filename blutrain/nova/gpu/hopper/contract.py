@@ -7,7 +7,7 @@ from typing import Any
 
 from blutrain.nova.clone import check_block
 from blutrain.nova.contract.combine import Combiner
-from blutrain.nova.gpu.emit_region import check_region
+from blutrain.nova.gpu.emit_region import check_regions
 from blutrain.nova.gpu.hopper import columns, repack, split
 from blutrain.nova.gpu.hopper import configure as configurator
 from blutrain.nova.gpu.hopper.builder import Builder, Module
@@ -33,9 +33,9 @@ def supports(kernel: Kernel, facts: GpuFacts) -> str | None:
         return f"hopper: needs {TARGET}, the target is {facts.arch}"
     try:
         problem = read_problem(kernel)
+        check_regions(kernel.ops)
         for generic in kernel.generics:
             check_block(generic.block)
-            check_region(generic.block)
         for reduction in (*problem.contract.reductions, *problem.contract.row_reductions):
             if Combiner(reduction).dtype != "f32":
                 return "hopper: a reduction that is not f32"
