@@ -127,7 +127,7 @@ def test_partial_column_sums_have_a_row_for_each_share_of_a_tile():
 
 def test_operands_of_the_epilogue_are_fetched_in_whole_rounds():
     """A matrix comes through 2 sets of blocks for each consumer, whose share of a tile is 2 chunks."""
-    schedule = COOPERATIVE | {"tile_m": 128, "tile_n": 128, "stages": 3}
+    schedule = COOPERATIVE | {"tile_m": 128, "tile_n": 128, "stages": 3, "chunk": 128}
     text = gated("NT", 520, 264, 384, "bf16")
     fetched = product_phase(generate(text, **schedule))
     assert [m.operand for m in fetched.tensor_maps] == [0, 1, 2, 4]

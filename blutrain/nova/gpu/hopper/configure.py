@@ -14,7 +14,6 @@ import math
 from collections.abc import Iterator
 
 from blutrain.nova.gpu.hopper.epilogue_cost import finish_cycles
-from blutrain.nova.gpu.hopper.operands import OWN_BLOCK, own_block
 from blutrain.nova.gpu.hopper.pieces import fetched_loads, num_chunks, staged_stores, tile_of
 from blutrain.nova.gpu.hopper.problem import Problem
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS, STAGE_ROW_BYTES, Schedule
@@ -28,7 +27,8 @@ PRODUCTS_PER_CYCLE = 32.0
 STEP_SLACK = 1.04  # over that, measured in steady state
 SHARED_BYTES_PER_CYCLE = 124.0  # that TMA, wgmma and fragment loads together move to and from an SM's shared memory
 POWER = 0.79  # of the peak that the chip's power allows a long product
-NARROW_SLACK = 1.2  # where TMA brings a factor in rows of 64 bytes instead of 128
+IN_FLIGHT_BYTES, SHALLOW_SLACK = 180_000, 1.03  # where a ring holds less than that
+HALF_LINE_BYTES_PER_CYCLE = 130.0  # written in rows of 64 bytes: what that delays the products
 TURNS_SLACK = 1.1  # where one consumer at a time loads fragments and multiplies
 LAUNCH_US = 0.8  # of a kernel in a graph, until its first tile is under way
 CLUSTER_US = 0.6  # more, where blocks form clusters
@@ -112,7 +112,12 @@ def _deepest(schedule: Schedule, problem: Problem, facts: GpuFacts) -> Iterator[
     """The schedule with as many stages as fit: with the buffers of the epilogue that leave most of them, and with the best
     that leave enough.
     """
-    found = [dataclasses.replace(s, stages=_stages(problem, s, facts)) for s in _buffers(problem, schedule, facts)]
+    deep = MAX_STAGES
+    if len(problem.contract.stores) > 1 and _written(problem) < 8:
+        deep = ENOUGH_STAGES  # several bf16 results: ptxas 13 spilled a register where the ring was deeper
+    found = [
+        dataclasses.replace(s, stages=min(deep, _stages(problem, s, facts))) for s in _buffers(problem, schedule, facts)
+    ]
     most = max(found, key=lambda s: min(s.stages, MANY_STAGES))
     best = next((s for s in found if s.stages >= ENOUGH_STAGES), most)
     for schedule in dict.fromkeys((best, most)):
@@ -120,16 +125,18 @@ def _deepest(schedule: Schedule, problem: Problem, facts: GpuFacts) -> Iterator[
             yield dataclasses.replace(schedule, group_m=_group(problem, schedule))
 
 
-def _buffers(problem: Problem, schedule: Schedule, facts: GpuFacts) -> Iterator[Schedule]:
+def _buffers(problem: Problem, schedule: Schedule, facts: GpuFacts) -> list[Schedule]:
     """Numbers of sets of buffers and sizes of chunks, best first. A tile takes whole rounds of the fetching ring."""
     tiles = tiles_of(problem, dataclasses.replace(schedule, fetch=1), facts)
-    wide = sum(ITEM_BYTES[store.access.dtype] for store in problem.contract.stores) < 8  # else registers run short
-    kinds = [(2, 128), (0, 128)] if tiles.in_registers else [(2, 128), (2, 64)] if wide else [(2, 64)]
+    several = len(problem.contract.stores) > 1  # registers run short in wide chunks
+    kinds = [(2, 128), (0, 128)] if tiles.in_registers else [(2, 64)] if several else [(2, 128), (2, 64)]
+    found: list[Schedule] = []
     for staging, chunk in kinds:
         narrowed = dataclasses.replace(schedule, staging=staging, chunk=chunk, fetch=1)
         tiles = tiles_of(problem, narrowed, facts)
         depths = [depth for depth in FETCH_DEPTHS if tiles.num_chunks % depth == 0 and fetched_loads(tiles)]
-        yield from (dataclasses.replace(narrowed, fetch=depth) for depth in depths or [0])
+        found += [dataclasses.replace(narrowed, fetch=depth) for depth in depths or [0]]
+    return sorted(found, key=lambda s: s.fetch == 1)  # where one set is all, each chunk waits
 
 
 def _repacks(problem: Problem) -> list[str]:
@@ -189,11 +196,13 @@ def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
     area = s.tile_m * s.tile_n
     step = area / PRODUCTS_PER_CYCLE * STEP_SLACK
     step = max(step, _shared_bytes(tiles) / SHARED_BYTES_PER_CYCLE)
-    if any(not tiles.side(axis).k_major and own_block(tiles, axis) < OWN_BLOCK for axis in "mn"):
-        step *= NARROW_SLACK
+    if s.stages * tiles.stage_bytes < IN_FLIGHT_BYTES:
+        step *= SHALLOW_SLACK
     if tiles.in_registers and s.pingpong:
         step *= TURNS_SLACK
     work, finish = tiles.k_steps * step, finish_cycles(tiles)
+    if s.chunk < STAGE_ROW_BYTES and not tiles.in_registers and s.split == 1:
+        work += area * _written(problem) / HALF_LINE_BYTES_PER_CYCLE
     waves = math.ceil(tiles.total_tiles / _concurrent(tiles, facts))
     cycles = _pingpong_cycles(waves, work, finish) if s.pingpong else waves * (work + finish)
     cycles = max(cycles, _l2_cycles(tiles, facts))
@@ -233,10 +242,14 @@ def _l2_cycles(tiles: Tiles, facts: GpuFacts) -> float:
     s, problem = tiles.schedule, tiles.problem
     shared = tiles.tile(s.multicast) * STAGE_ROW_BYTES // 2 if s.multicast else 0  # that the other block brings
     read = sum(ITEM_BYTES[access.dtype] for access in problem.traffic.matrices)
-    written = sum(ITEM_BYTES[store.access.dtype] for store in problem.contract.stores)
-    element = 4 if tiles.in_workspace else (read + written) / (s.split if tiles.clustered else 1)
+    element = 4 if tiles.in_workspace else (read + _written(problem)) / (s.split if tiles.clustered else 1)
     tile = tiles.k_steps * (tiles.stage_bytes - shared) + s.tile_m * s.tile_n * element
     return tiles.total_tiles / min(tiles.total_tiles, _concurrent(tiles, facts)) * tile / L2_BYTES_PER_CYCLE
+
+
+def _written(problem: Problem) -> int:
+    """Bytes of an element of all results."""
+    return sum(ITEM_BYTES[store.access.dtype] for store in problem.contract.stores)
 
 
 def _concurrent(tiles: Tiles, facts: GpuFacts) -> int:

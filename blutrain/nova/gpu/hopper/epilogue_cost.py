@@ -14,9 +14,9 @@ SPECIAL_CYCLES = 8.0  # of a special function of a warp
 CHUNK_CYCLES = 150.0  # barriers, addresses and waits of a chunk
 LATENCY_CYCLES = 2000.0  # of a load behind the tiles that are on their way to the SM
 FIXED_CYCLES = 500.0  # from the last product to the first result, and to the next tile
-STORE_BYTES_PER_CYCLE = 19.0  # of results of an SM where all write at once
+EPILOGUE_BYTES_PER_CYCLE = 19.0  # of results and operands of an SM where all are at it
 CLUSTER_BYTES_PER_CYCLE = 96.0  # between the shared memories of a cluster, by its number of blocks
-EXCHANGE_CYCLES = 400.0  # of a chunk there, until its first value is there
+EXCHANGE_CYCLES = 1200.0  # of a chunk there, until its first value is there
 CLUSTER_BARRIER_CYCLES = 800.0
 MOVES_OF_PARTIALS = 0.3
 
@@ -34,8 +34,9 @@ def finish_cycles(tiles: Tiles) -> float:
         exchange = rounds * (EXCHANGE_CYCLES + chunk_bytes * s.split**2 / CLUSTER_BYTES_PER_CYCLE)
         return elements / s.split * _element_cycles(tiles) + exchange + 2 * CLUSTER_BARRIER_CYCLES + FIXED_CYCLES
     cycles = elements * _element_cycles(tiles) + tiles.num_chunks * CHUNK_CYCLES + FIXED_CYCLES
-    written = sum(ITEM_BYTES[store.access.dtype] for store in tiles.problem.contract.stores)
-    cycles = max(cycles, s.tile_m * s.tile_n * written / STORE_BYTES_PER_CYCLE)
+    accesses = [*(store.access for store in tiles.problem.contract.stores), *tiles.problem.traffic.matrices]
+    moved = s.tile_m * s.tile_n * sum(ITEM_BYTES[access.dtype] for access in accesses)
+    cycles = max(cycles, moved / EPILOGUE_BYTES_PER_CYCLE)
     waits = LATENCY_CYCLES * (_unfetched(tiles, "m") + _unfetched(tiles, "n") > 0)
     if _unfetched(tiles, "mn"):
         waits += LATENCY_CYCLES * tiles.num_chunks

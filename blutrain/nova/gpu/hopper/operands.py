@@ -17,7 +17,6 @@ ATOM_ROWS = 8  # rows of a swizzle pattern
 # In a cluster launch a shared address carries the block's rank in the bits above.
 SHARED_ADDRESS_MASK = 0x3FFFF
 BOTH_BLOCKS = 3  # multicast mask of a cluster of two
-OWN_BLOCK = 64  # elements along its own axis of a block of a factor that runs along it
 REGISTER_BLOCK = 32  # f32 elements of a 128-byte row
 
 
@@ -62,7 +61,7 @@ def copies(tiles: Tiles, axis: str) -> Copies:
 
 def own_block(tiles: Tiles, axis: str) -> int:
     """Elements along its own axis of a block of a factor that is contiguous along it: 128 bytes, or 64."""
-    return OWN_BLOCK if tiles.tile(axis) % OWN_BLOCK == 0 else OWN_BLOCK // 2
+    return 64 if tiles.tile(axis) % 64 == 0 else 32
 
 
 def _register_copies(tiles: Tiles, side: Side, rows: int) -> Copies:
