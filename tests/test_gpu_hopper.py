@@ -44,7 +44,8 @@ PTXAS = [
     (plain, "TT", (1024, 1024, 512), "tf32", COOPERATIVE | {"tile_m": 256, "tile_n": 128, "stages": 4}),
     (plain, "NT", (1024, 1024, 512), "bf16", {"pingpong": True, "consumers": 2, "tile_m": 128, "tile_n": 128, "stages": 6, "split": 1}),
     (plain, "TN", (384, 512, 8192), "bf16", COOPERATIVE | {"tile_m": 128, "tile_n": 128, "stages": 4, "consumers": 2, "split": 4}),
-    (plain, "TN", (384, 512, 8192), "bf16", COOPERATIVE | {"tile_m": 128, "tile_n": 128, "stages": 4, "consumers": 2, "split": 4, "split_in": "cluster"}),
+    (plain, "TN", (384, 512, 8192), "bf16",
+     COOPERATIVE | {"tile_m": 128, "tile_n": 128, "stages": 4, "consumers": 2, "split": 4, "split_in": "cluster"}),
 ]  # fmt: skip
 
 

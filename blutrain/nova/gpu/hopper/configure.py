@@ -30,6 +30,7 @@ POWER = 0.79  # of the peak that the chip's power allows a long product
 IN_FLIGHT_BYTES, SHALLOW_SLACK = 180_000, 1.03  # where a ring holds less than that
 HALF_LINE_BYTES_PER_CYCLE = 130.0  # written in rows of 64 bytes: what that delays the products
 TURNS_SLACK = 1.1  # where one consumer at a time loads fragments and multiplies
+FETCHING_TURNS_SLACK = 1.7  # where besides matrices are fetched for the other
 LAUNCH_US = 0.8  # of a kernel in a graph, until its first tile is under way
 CLUSTER_US = 0.6  # more, where blocks form clusters
 FILL_CYCLES = 1000.0  # latency of the first k-step: tensor map, TMA, first wgmma
@@ -199,7 +200,7 @@ def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
     if s.stages * tiles.stage_bytes < IN_FLIGHT_BYTES:
         step *= SHALLOW_SLACK
     if tiles.in_registers and s.pingpong:
-        step *= TURNS_SLACK
+        step *= FETCHING_TURNS_SLACK if s.fetch else TURNS_SLACK
     work, finish = tiles.k_steps * step, finish_cycles(tiles)
     if s.chunk < STAGE_ROW_BYTES and not tiles.in_registers and s.split == 1:
         work += area * _written(problem) / HALF_LINE_BYTES_PER_CYCLE
