@@ -200,6 +200,10 @@ class Scan:
     operand: Source
     type: TensorType
 
+    @property
+    def types(self) -> tuple[TensorType, ...]:
+        return (self.type,)
+
 
 BodyOp = Generic | Gather | ScatterAdd | Scan
 

@@ -145,6 +145,7 @@ class GradientEvents:
             _tell_reducers(found)
             return
         for reducer in _reducers_of(found) if not step.boundary else ():
+            assert step.grads is not None
             mine = [leaf for leaf in found if dispatch.tape.reducer_of(leaf) is reducer]
             if any(self.slots.state(leaf) == "consumed" and id(leaf) not in step.grads for leaf in mine):
                 raise consumed_error()
@@ -152,7 +153,7 @@ class GradientEvents:
                 averages = reducer.reduce({id(leaf): log.grad_tensor(leaf) for leaf in mine})
             for leaf in mine:
                 held = log.grad_tensor(leaf)
-                assert held is not None and step.grads is not None
+                assert held is not None
                 log.assign(held, averages[id(leaf)], Location(*(self.location or ("<backward>", 0))))
                 step.grads[id(leaf)] = leaf, log.operand(held)
 
