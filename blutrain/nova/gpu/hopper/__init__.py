@@ -9,7 +9,7 @@ tiles of D[p, q], p along the rows of wgmma and q along its columns:
 
 Reading order: `problem` (what a kernel asks for) and `traffic` (its operands of the epilogue), `schedule`, `configure`
 and `epilogue_cost` (the decisions and their prices), `tiles` (sizes and shared memory), `operands` (tensor maps,
-copies, descriptors), `builder` (text), `machine` (barriers, wgmma), `mainloop`, `pieces`, `values` and `epilogue`
-(from accumulators to results), `block`, `staging` and `fetch` (results and matrices between shared memory and TMA),
-`repack`, `split` and `columns` (the phases before and after), `contract` (the generator).
+copies, descriptors), `builder` (text), `machine` (barriers, wgmma), `place`, `sums` and `mainloop`, `pieces`, `values`
+and `epilogue` (from accumulators to results), `block`, `staging` and `fetch` (results and matrices between shared
+memory and TMA), `repack`, `split` and `columns` (the phases before and after), `contract` (the generator).
 """

@@ -13,7 +13,6 @@ from blutrain.nova.gpu.hopper import machine
 from blutrain.nova.gpu.hopper.builder import Builder
 from blutrain.nova.gpu.hopper.column_sums import ColumnSums
 from blutrain.nova.gpu.hopper.fetch import FIRST_MAP, Fetch
-from blutrain.nova.gpu.hopper.mainloop import Consumer, Place
 from blutrain.nova.gpu.hopper.pieces import (
     Piece,
     fetched_loads,
@@ -21,6 +20,7 @@ from blutrain.nova.gpu.hopper.pieces import (
     staged_stores,
     thread_origin,
 )
+from blutrain.nova.gpu.hopper.place import Consumer, Place
 from blutrain.nova.gpu.hopper.row_sums import RowSums
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS
 from blutrain.nova.gpu.hopper.staging import Staging

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from blutrain.nova.gpu.hopper.block import Block
 from blutrain.nova.gpu.hopper.builder import Builder, Integer
 from blutrain.nova.gpu.hopper.machine import Ring, Thread
-from blutrain.nova.gpu.hopper.mainloop import Place
 from blutrain.nova.gpu.hopper.pieces import TRANSPOSED_ROWS, Piece, Tile, fetched_loads, num_chunks, tile_of
+from blutrain.nova.gpu.hopper.place import Place
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS
 from blutrain.nova.gpu.hopper.tiles import BARRIER_BYTES, Tiles
 from blutrain.nova.gpu.hopper.values import Values

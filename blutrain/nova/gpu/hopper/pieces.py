@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from blutrain.nova.contract.form import Store
 from blutrain.nova.gpu.hopper.builder import Builder, Integer
-from blutrain.nova.gpu.hopper.mainloop import Consumer
 from blutrain.nova.gpu.hopper.operands import fragment_row
+from blutrain.nova.gpu.hopper.place import Consumer
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS, STAGE_ROW_BYTES
 from blutrain.nova.gpu.hopper.tiles import Tiles
 from blutrain.nova.gpu.hopper.traffic import step_along

@@ -15,7 +15,7 @@ from blutrain.nova.gpu.hopper.values import Origin, Run, Values
 
 if TYPE_CHECKING:
     from blutrain.nova.gpu.hopper.epilogue import Epilogue
-    from blutrain.nova.gpu.hopper.mainloop import Consumer, Place
+    from blutrain.nova.gpu.hopper.place import Consumer, Place
 
 
 class RowSums:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from blutrain.nova.gpu.hopper.builder import Builder, Integer, struct
 from blutrain.nova.gpu.hopper.epilogue import Epilogue
 from blutrain.nova.gpu.hopper.machine import CONSUMER_BARRIER, Thread, cluster_barrier, named_barrier
-from blutrain.nova.gpu.hopper.mainloop import Consumer, Place, locate, rank_of
 from blutrain.nova.gpu.hopper.pieces import Piece, num_chunks, pieces, thread_origin
+from blutrain.nova.gpu.hopper.place import Consumer, Place, locate, rank_of
 from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
 from blutrain.nova.gpu.hopper.values import Run, Values
 

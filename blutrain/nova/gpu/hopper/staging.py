@@ -6,8 +6,8 @@ from blutrain.nova.contract.form import Store
 from blutrain.nova.gpu.hopper import machine
 from blutrain.nova.gpu.hopper.block import Block
 from blutrain.nova.gpu.hopper.builder import SHARED, Builder, Integer
-from blutrain.nova.gpu.hopper.mainloop import Consumer, Place
 from blutrain.nova.gpu.hopper.pieces import Piece, num_chunks, tile_of
+from blutrain.nova.gpu.hopper.place import Consumer, Place
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS
 from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
 from blutrain.nova.gpu.hopper.values import Run
