@@ -39,6 +39,7 @@ CASES = {
     **{name: (getattr(F, name), ENDS) for name in ("relu", "gelu", "silu")},
     "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), ENDS),
     "powers": (lambda x: x**2 + x**3 + x**0, ENDS),
+    "square roots as powers": (lambda x: x**0.5, ENDS),
     "division by zero": (lambda x: x / 0.0, ENDS),
     "remainder": (lambda x: x % 2.5, ENDS),
     "clamp": (lambda x: x.clamp(-1, 1), ENDS),

@@ -13,6 +13,7 @@ from ..shapes import broadcast_shapes
 from ..tensor import Tensor, aval_of
 from .compare import eq, gt, logical_and, lt, ne
 from .pointwise import NUMBER, _aval_of_kind, caster, elementwise, grads
+from .unary import sqrt
 
 BOTH = Saves(operands=(0, 1))
 EACH_OTHER = Saves(operands=(0, 1), needed_for=((1,), (0,)))
@@ -204,7 +205,12 @@ POW = elementwise(
 
 
 def pow(x, exponent):
-    """x ** exponent, broadcast. Errors: ValueError for integers with a negative exponent."""
+    """x ** exponent, broadcast; the number 0.5 takes square roots: NaN for -inf, which as a tensor of exponents gives inf.
+
+    Errors: ValueError for integers with a negative exponent.
+    """
+    if isinstance(exponent, float) and exponent == 0.5 and isinstance(x, Tensor) and x._aval.dtype.is_floating:
+        return sqrt(x)
     if isinstance(exponent, int) and exponent < 0 and isinstance(x, Tensor) and not x._aval.dtype.is_floating:
         raise ValueError(
             message(
