@@ -183,11 +183,6 @@ def right(mode, sharded):
 
 def wrong(compiled, options):
     """What cannot be right is an error on every rank."""
-    for scenario in AFTER_A_STEP if compiled else ():  # a compiled step may keep no gradients: then it says so
-        try:
-            run(scenario, True, options)
-        except RuntimeError as error:
-            assert "consumed this gradient" in str(error), (error, getattr(error, "__notes__", ""), scenario)
     raises(RuntimeError, "parameters got no gradient", lambda: run("u0 step zero", compiled, options))
     if options["shard_optimizer"]:
         for scenario in ("n0 step", "b0 step zero n1 step", "b0 n1 step", "n0 clip step"):
