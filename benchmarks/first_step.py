@@ -44,14 +44,12 @@ def main(argv: list[str] | None = None) -> int:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     def add_flags(parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
-        add("--presets", default="", help="like 46M,144M")
-        add("--precisions", help="like tf32,bf16")
+        trainers.add_sizes(parser)
         add("--json", metavar="FILE")
         add("--child", help=argparse.SUPPRESS)
 
     options = trainers.parse("Time the first step.", add_flags, argv)
-    options.presets = [name or options.preset for name in options.presets.split(",")]
-    options.precisions = (options.precisions or options.precision).split(",")
+    trainers.split_sizes(options)
     return options
 
 

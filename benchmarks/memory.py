@@ -59,8 +59,7 @@ def main(argv: list[str] | None = None) -> int:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     def add_flags(parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
-        add("--presets", default="", help="like 46M,144M")
-        add("--precisions", help="like tf32,bf16")
+        trainers.add_sizes(parser)
         add("--clips", default="none", help="like none,1.0")
         add("--subjects", help="some of compiled, default, eager, torch, torch.compile")
         add("--limit-gib", type=float, help="bytes that a subject may hold")
@@ -69,8 +68,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         add("--child", help=argparse.SUPPRESS)
 
     options = trainers.parse("Measure the memory of a training step.", add_flags, argv)
-    options.presets = [name or options.preset for name in options.presets.split(",")]
-    options.precisions = (options.precisions or options.precision).split(",")
+    trainers.split_sizes(options)
     options.clips = [None if clip == "none" else float(clip) for clip in options.clips.split(",")]
     usual = "compiled,eager" + ("" if options.device == "cpu" else ",torch.compile")
     usual += ",default" if options.limit_gib else ""

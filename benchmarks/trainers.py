@@ -86,6 +86,18 @@ def parse(description: str, add_flags: Callable[[argparse.ArgumentParser], None]
     return options
 
 
+def add_sizes(parser: argparse.ArgumentParser) -> None:
+    """Flags for several sizes in one run; `split_sizes` reads them."""
+    parser.add_argument("--presets", default="", help="like 46M,144M")
+    parser.add_argument("--precisions", help="like tf32,bf16")
+
+
+def split_sizes(options: argparse.Namespace) -> None:
+    """Lists of presets and precisions; what is not given is the one of --preset or --precision."""
+    options.presets = [name or options.preset for name in options.presets.split(",")]
+    options.precisions = (options.precisions or options.precision).split(",")
+
+
 def with_sizes(options: argparse.Namespace, preset: str | None, precision: str) -> argparse.Namespace:
     """A copy for another preset (None: the sizes stay) and precision."""
     changed = copy.copy(options)

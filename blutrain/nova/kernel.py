@@ -297,3 +297,13 @@ def linear_step(extents: list[int], steps: list[int]) -> int | None:
     if all(outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(kept)):
         return kept[-1][1] if kept else 0
     return None
+
+
+def check_scatter(op: ScatterAdd) -> None:
+    """Errors: Unsupported for a scatter_add that no generator takes."""
+    if not all(isinstance(s, Operand) for s in (op.ids, op.updates)) or not isinstance(op.init, Operand | None):
+        raise Unsupported("a scatter_add of values that are no operands")
+    if op.types[0].dtype[0] == "i" and op.types[0].dtype != op.updates_type.dtype:
+        raise Unsupported("a scatter_add of integers into another dtype")
+    if op.ids_type.size >= 1 << 31:
+        raise Unsupported("a scatter_add of 2^31 ids or more")

@@ -31,12 +31,12 @@ from blutrain.nova.kernel import (
     ALIGNMENT_BYTES,
     GeneratedKernel,
     Kernel,
-    Operand,
     Phase,
     Produced,
     ScatterAdd,
     TensorType,
     Unsupported,
+    check_scatter,
 )
 from blutrain.nova.target import CpuFacts
 
@@ -57,12 +57,7 @@ def _scatter_of(kernel: Kernel) -> ScatterAdd:
     op = kernel.ops[0] if len(kernel.ops) == 1 else None
     if not isinstance(op, ScatterAdd) or kernel.yields != (Produced(0, 0),):
         raise Unsupported("a scatter kernel with more than its scatter_add")
-    if not all(isinstance(s, Operand) for s in (op.ids, op.updates)) or not isinstance(op.init, Operand | None):
-        raise Unsupported("a scatter_add of values that are no operands")
-    if op.types[0].dtype[0] == "i" and op.types[0].dtype != op.updates_type.dtype:
-        raise Unsupported("a scatter_add of integers into another dtype")
-    if op.ids_type.size >= 1 << 31:
-        raise Unsupported("a scatter_add of 2^31 ids or more")
+    check_scatter(op)
     return op
 
 

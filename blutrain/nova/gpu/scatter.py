@@ -24,7 +24,7 @@ from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.scatter_phase import table_of
 from blutrain.nova.gpu.scatter_sort import ScatterSort
 from blutrain.nova.gpu.scatter_sums import ScatterSums
-from blutrain.nova.kernel import ITEM_BYTES, Generic, Kernel, Operand, ScatterAdd, Unsupported
+from blutrain.nova.kernel import ITEM_BYTES, Generic, Kernel, ScatterAdd, Unsupported, check_scatter
 from blutrain.nova.target_gpu import GpuFacts
 
 SORT_THREADS = 1024
@@ -47,12 +47,7 @@ def checked_domain(kernel: Kernel) -> tuple[ScatterAdd, Domain]:
     op, *later = kernel.ops or (None,)
     if not isinstance(op, ScatterAdd) or not all(isinstance(o, Generic) for o in later):
         raise Unsupported("no scatter_add followed by element-wise operations")
-    if not all(isinstance(s, Operand) for s in (op.ids, op.updates)) or not isinstance(op.init, Operand | None):
-        raise Unsupported("a scatter_add of values that are no operands")
-    if op.types[0].dtype[0] == "i" and op.types[0].dtype != op.updates_type.dtype:
-        raise Unsupported("a scatter_add of integers into another dtype")
-    if op.ids_type.size >= 1 << 31:
-        raise Unsupported("a scatter_add of 2^31 ids or more")
+    check_scatter(op)
     check_regions(later)
     domain = build_domain(kernel)
     table = domain.ops[0].nest_dims
