@@ -10,7 +10,7 @@ from typing import Any
 
 from record import save
 
-NAMES = {"eager": "blutrain eager", "compiled": "blutrain compiled"}
+NAMES = {"eager": "blutrain eager", "compiled": "blutrain compiled", "sharded": "blutrain compiled, ZeRO-1"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -31,8 +31,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
+    """The last record of each subject, which says most."""
     text = path.read_text() if path.exists() else ""
-    return json.loads(text)["results"] if text.startswith("{\n") else [json.loads(line) for line in text.splitlines()]
+    if text.startswith("{\n"):
+        return json.loads(text)["results"]
+    records = [json.loads(line) for line in text.splitlines()]
+    return list({(r["preset"], r["precision"], r["mode"], r["ranks"]): r for r in records}.values())
 
 
 def table(records: list[dict[str, Any]]) -> str:
@@ -45,13 +49,18 @@ def table(records: list[dict[str, Any]]) -> str:
     lines.append("|---|---|" + "---|" * (len(counts) + 2))
     for precision, name in dict.fromkeys((precision, name) for precision, name, _ in by):
         row = [by.get((precision, name, count)) for count in counts]
-        cells = [f"{r['tokens_per_s'] / 1e3:.0f}K ({r['efficiency']:.2f})" if r else "" for r in row]
+        cells = [_cell(r) if r else "" for r in row]
         most = [r for r in row if r][-1]
         hidden = f"{100 * most['hidden']:.0f} %" if "hidden" in most else ""
         lines.append(
             f"| {precision} | {name} | {' | '.join(cells)} | {most['peak_memory_bytes'] / 2**20:.0f} | {hidden} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _cell(record: dict[str, Any]) -> str:
+    efficiency = f" ({record['efficiency']:.2f})" if "efficiency" in record else ""
+    return f"{record['tokens_per_s'] / 1e3:.0f}K{efficiency}"
 
 
 def plot(records: list[dict[str, Any]], path: str) -> None:

@@ -165,7 +165,7 @@ def test_scaling(tmp_path):
     written = json.loads((tmp_path / "scaling.json").read_text())
     assert ENVIRONMENT < set(written)
     modes = {r["mode"] for r in written["results"]}
-    assert modes == {"compiled", "eager", "torch DDP", "torch DDP + compile"}
+    assert modes == {"compiled", "sharded", "eager", "torch DDP", "torch DDP + compile"}
     assert "blutrain compiled" in (tmp_path / "scaling.md").read_text()
     assert (tmp_path / "scaling.png").stat().st_size > 0
 
