@@ -106,20 +106,25 @@ def gpt():
 
 @pytest.mark.parametrize("what", [pytest.param(what, marks=needs_gpu) for what in ("arena", "output")])
 def test_a_step_that_runs_out_of_device_memory(what):
-    """Clear, harmless, and over when there is memory: from then on the bits of a run that never lacked any."""
+    """Clear, harmless, and over when there is memory: from then on the bits of a run that never lacked any.
+
+    In pools of their own: one with a past has free parts of blocks in use, which its limit does not touch.
+    """
     import cupy
 
-    pool, steps = (
-        cupy.get_default_memory_pool(),
-        [tokens_of(2, 0), tokens_of(32, 1), tokens_of(32, 2), tokens_of(32, 3)],
-    )
+    steps = [tokens_of(2, 0), tokens_of(32, 1), tokens_of(32, 2), tokens_of(32, 3)]
 
-    def train(has_to_wait: bool):
+    def in_new_pool(has_to_wait: bool):
+        pool = cupy.cuda.MemoryPool()
+        with cupy.cuda.using_allocator(pool.malloc):
+            return train(pool, has_to_wait)
+
+    def train(pool, has_to_wait: bool):
         model, optimizer = gpt()
         limited = 1 if what == "arena" else 2  # the program of the large batch is new, or ran once without an output
         for number, tokens in enumerate(steps):
             if has_to_wait and number == limited:
-                runs_out(model, optimizer, tokens)
+                runs_out(pool, model, optimizer, tokens)
             loss = step(model, optimizer, tokens) if what == "arena" else held(model, optimizer, tokens, number)[0]
         return loss.item(), {k: v.cpu().numpy() for k, v in model.state_dict().items()}
 
@@ -134,10 +139,10 @@ def test_a_step_that_runs_out_of_device_memory(what):
         optimizer.zero_grad()
         return loss, kept
 
-    def runs_out(model, optimizer, tokens):
+    def runs_out(pool, model, optimizer, tokens):
         nova.flush()
         before = [p.detach().cpu().numpy() for p in model.parameters()]
-        gc.collect()  # what earlier tests left is not to become free in the middle
+        gc.collect()  # nothing is to become free in the middle
         pool.free_all_blocks()
         pool.set_limit(size=pool.used_bytes() + (4 << 20))
         try:
@@ -152,8 +157,8 @@ def test_a_step_that_runs_out_of_device_memory(what):
         for parameter, value in zip(model.parameters(), before, strict=True):
             assert np.array_equal(parameter.detach().cpu().numpy(), value)
 
-    wanted_loss, wanted = train(False)
-    got_loss, got = train(True)
+    wanted_loss, wanted = in_new_pool(False)
+    got_loss, got = in_new_pool(True)
     assert got_loss == wanted_loss
     assert all(np.array_equal(got[key], value) for key, value in wanted.items())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -358,6 +359,22 @@ def test_callbacks_are_called_while_capturing():
     executable.set_callback("ready", lambda argument: calls.append(argument))
     executable.launch()
     assert len(calls) == 2 and executable.bindings.captures == 2
+
+
+@pytest.mark.parametrize("fail", ["", "double"])
+def test_no_finalizer_of_garbage_ends_a_capture(fail):
+    """One that frees memory or code of the device would: CUDA refuses it and the capture is invalid from then on."""
+    driver, x, collects = fake(fail=fail), ramp(), []
+    executable, launch = build(chain_plan(3), driver), driver.launch
+
+    def noting(*arguments):
+        collects.append(gc.isenabled())
+        launch(*arguments)
+
+    driver.launch = noting
+    with pytest.raises(NovaError) if fail else contextlib.nullcontext():
+        executable.run([address(x)])
+    assert collects and not any(collects) and gc.isenabled()
 
 
 def test_another_stream_waits_for_the_one_before():

@@ -5,15 +5,12 @@ Loaded only where a plan is not in the cache.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import gc
 import itertools
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 
 from mlir import ir
 
@@ -25,6 +22,7 @@ from .passes.choose_saved import MEMORY_LIMIT
 from .passes.driver import Settings, run_passes
 from .plan import ProgramPlan
 from .trace import Trace
+from .uncollected import uncollected
 
 PRECISION = "nova.precision"  # attribute of the module: "fp32", "tf32" or "bf16", where one was chosen
 _numbers = itertools.count(1)
@@ -43,7 +41,8 @@ def compile_plan(
     if directory:
         os.makedirs(directory, exist_ok=True)
         _write(os.path.join(directory, "trace.txt"), str(trace))
-    with _uncollected(), create_context(), ir.Location.unknown():
+    # passes make many objects and no garbage in cycles to speak of
+    with uncollected(), create_context(), ir.Location.unknown():
         _, plan, seconds = lower(trace, facts, precision, memory_limit, directory)
     if directory:
         for number, kernel in enumerate(plan.kernels):
@@ -51,18 +50,6 @@ def compile_plan(
         _print_dump(directory, debug)
     override = config.get("NOVA_OVERRIDE")
     return (_overridden(plan, os.path.join(override, name)) if override else plan), seconds
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Inside, the garbage collector is off: passes make many objects and no garbage in cycles to speak of."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _kernel_file(number: int) -> str:

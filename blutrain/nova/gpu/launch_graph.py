@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..uncollected import uncollected
 from .driver import Driver
 from .launch_code import Launches
 
@@ -107,14 +108,18 @@ def _destroy(driver: Driver, graph: int, executable: Any) -> None:
 
 
 def capture(driver: Driver, stream: int, emit: Callable[[], None]) -> int:
-    """The graph of what `emit` puts into `stream`; an exception leaves the stream as it was."""
-    driver.begin_capture(stream)
-    try:
-        emit()
-    except BaseException:
+    """The graph of what `emit` puts into `stream`; an exception leaves the stream as it was.
+
+    Meanwhile no garbage is collected: a finalizer that frees something on the device would end the capture.
+    """
+    with uncollected():
+        driver.begin_capture(stream)
         try:
-            driver.destroy_graph(driver.end_capture(stream))
-        except Exception:  # the capture is invalid after a failed launch: there is no graph to destroy
-            pass
-        raise
-    return driver.end_capture(stream)
+            emit()
+        except BaseException:
+            try:
+                driver.destroy_graph(driver.end_capture(stream))
+            except Exception:  # the capture is invalid after a failed launch: there is no graph to destroy
+                pass
+            raise
+        return driver.end_capture(stream)
