@@ -5,10 +5,11 @@
     python benchmarks/configurator.py --measure DIR --json FILE             # elsewhere: no compiler is needed for this
 
 `schedule_space.py` enumerates the legal schedules of a family. --limit N takes N of them for each shape: half are those
-with the least predicted time, half are spread evenly over the rest; without it all are taken. Each is run, its result
-checked against float64, and timed; then the pick and the five fastest are timed again, interleaved, nine times. A kernel that does
-not end ends the process; --resume then goes on with the shapes that the JSON file lacks. In it, for each shape (SHAPES in
-tf32 and bf16 unless --shapes says otherwise):
+with the least predicted time, half are spread evenly over the rest; without it all are taken. Each is run and its result
+checked against float64; all that are right are timed, interleaved, three times; then the pick and the five fastest again,
+nine times. (One after another they would find the chip at another clock than products that follow each other.) A kernel
+that does not end ends the process; --resume then goes on with the shapes that the JSON file lacks. In it, for each shape
+(SHAPES in tf32 and bf16 unless --shapes says otherwise):
 
 legal, swept      schedules that exist, and that were timed; failed: that ptxas refused, wrong: whose result was wrong
 ratio             the pick's median by the least of the six medians
@@ -50,7 +51,7 @@ SHAPES = (
     "TN:1280x5120x2048", "NT:1000x1000x1000", "NN:2560x640x10240", "NT:12288x512x512", "TN:512x512x16384",
     "NT:4096x11008x1024", "NN:6144x6144x3072",
 )  # fmt: skip
-TOP, MEDIANS, LONG_US = 5, 9, 500.0
+TOP, MEDIANS, SWEEP_ROUNDS, LONG_US = 5, 9, 3, 500.0
 HANG_S = 20.0
 SWEEP_US, FINAL_US, MAX_LAUNCHES = 300.0, 1000.0, 200  # of one timed call, by predicted time
 
@@ -151,25 +152,26 @@ class Sweep:
         times = interleave({n: self.call(n, launches[n]) for n in predicted}, rounds, self.device)
         return {n: us / launches[n] for n, us in times.items()}
 
-    def time_if_right(self, number: int) -> float | None:
-        """Microseconds, None where the result, written to poisoned memory, is wrong."""
+    def is_right(self, number: int) -> bool:
+        """Is the result, written to poisoned memory, that of the reference."""
         self.operands[2].fill_(float("nan"))
-        us = self.time([number], SWEEP_US, 1)[number]
-        return us if product.error(self.operands[2], self.reference) < self.limit else None
+        self.call(number, 1)()
+        return product.error(self.operands[2], self.reference) < self.limit
 
 
 def measure(
     built: Built, keep_table: bool, keep: Callable[[dict[str, Any]], None], make_sweep: type[Sweep] = Sweep
 ) -> dict[str, Any]:
     """A shape's result. A kernel that never ends cannot be stopped: then `keep` is told, and the process ends."""
-    sweep, times = make_sweep(built), {}
+    sweep, right = make_sweep(built), []
     for number, entry in enumerate(built.configs):
         watchdog = threading.Timer(HANG_S, give_up, (str(built.product), compact(entry), keep))
         watchdog.daemon = True
         watchdog.start()
-        times[number] = sweep.time_if_right(number)
+        if sweep.is_right(number):
+            right.append(number)
         watchdog.cancel()
-    swept = {number: us for number, us in times.items() if us is not None}
+    swept = sweep.time(right, SWEEP_US, SWEEP_ROUNDS)
     us = sweep.time(sorted({0, *sorted(swept, key=swept.__getitem__)[:TOP]} & swept.keys()), FINAL_US, MEDIANS)
     best = min(us, key=us.__getitem__)
     predicted = [built.kernels[number].predicted_us for number in swept]
@@ -205,7 +207,8 @@ def rank_correlation(a: list[float], b: list[float]) -> float:
 
 def compact(entry: dict[str, Any]) -> str:
     """A schedule in a few letters."""
-    return " ".join(f"{key}={value}" for key, value in entry.items() if key != "family" and value not in ("", 1, False))
+    plain = ("", "1", "False")
+    return " ".join(f"{key}={value}" for key, value in entry.items() if key != "family" and str(value) not in plain)
 
 
 def summarize(results: list[dict[str, Any]]) -> dict[str, dict[str, float]]:

@@ -76,12 +76,17 @@ def refresh_pick(built: Built, facts: GpuFacts) -> None:
 
 
 def choose(legal: list, limit: int | None) -> list:
-    """The pick, then half of `limit` by predicted time, half spread over the rest."""
+    """The pick; half of `limit` by predicted time, none in two orders of tiles; the other half spread over the rest."""
     if limit is None or len(legal) <= limit:
         return legal
-    near, rest = legal[: limit // 2], legal[limit // 2 :]
-    wanted = limit - len(near)
-    return near + [rest[i * len(rest) // wanted] for i in range(wanted)]
+    near, seen, rest = [], set(), []
+    for config, us in legal[1:]:
+        shape = str({key: value for key, value in config.items() if key not in ("group", "group_m")})
+        taken = shape not in seen and len(near) < limit // 2 - 1
+        (near if taken else rest).append((config, us))
+        seen.add(shape)
+    wanted = limit - 1 - len(near)
+    return [legal[0], *near, *(rest[i * len(rest) // wanted] for i in range(wanted))]
 
 
 def add(built: Built, kernel: Kernel, facts: GpuFacts, configs: list[dict[str, Any]]) -> None:
