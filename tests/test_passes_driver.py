@@ -71,6 +71,31 @@ def test_invalid_ir_after_a_pass_is_found(module, monkeypatch):
     assert caught.value.location == "train.py:12"
 
 
+def test_the_pass_that_left_invalid_ir_is_found_by_a_second_run(module, monkeypatch):
+    """Nothing is verified, or copied, between passes that do not fail."""
+
+    def misplaced(module, facts):
+        block = module.body.operations[0].regions[0].blocks[0]
+        block.operations[0].operation.move_after(block.operations[1].operation)
+
+    checks = []
+    monkeypatch.setattr(driver, "verify", lambda module: checks.append(module))
+    monkeypatch.setattr(dce, "run", misplaced)
+    with pytest.raises(NovaError, match="does not dominate this use") as caught:
+        run_passes(module, ("cse", "dce", "cse"), None)
+    assert caught.value.stage == "dce" and "train.py:9" in str(caught.value) and not checks
+    path = re.search(r"opt (\S+) --passes=dce", str(caught.value)).group(1)
+    assert Path(path).read_text().count("nova.exp") == 1, "the IR before the failing pass"
+
+
+def test_a_fault_that_does_not_come_again_names_all_passes(module, monkeypatch):
+    faults = [KeyError("once")]
+    monkeypatch.setattr(dce, "run", lambda module, facts: None if not faults else (_ for _ in ()).throw(faults.pop()))
+    with pytest.raises(NovaError, match="KeyError: 'once'") as caught:
+        run_passes(module, ("cse", "dce"), None)
+    assert caught.value.stage == "cse,dce"
+
+
 def test_the_reproducer_replays(module, tmp_path, monkeypatch, capsys):
     def broken(module, facts):
         raise PassFault(module.body.operations[0].operation, "always")

@@ -65,33 +65,55 @@ def find_pass(name: str) -> ModuleType:
 def run_passes(module: ir.Module, names: tuple[str, ...], facts, settings: Settings = Settings()) -> Report:
     """Run the passes `names` over `module` in place. Errors: NovaError with the pass, operation, user's line and a
     reproducer.
+
+    Copies of the module and MLIR's verifier cost as much as several passes: they are left to a second run, from the
+    start, where the first one failed.
     """
+    passes = [(name, find_pass(name)) for name in names]
+    with module.context, ir.Location.unknown():
+        if settings.dump or settings.verify:
+            return _run_checked(module, passes, facts, settings)
+        start, report = module.operation.clone(), Report()
+        try:
+            for entry in enumerate(passes, start=1):
+                _run_one(module, *entry, facts, report)
+            module.operation.verify()
+            return report
+        except Exception as fault:
+            _run_checked(ir.Module.parse(_text(start)), passes, facts, settings)
+            raise _as_nova_error(fault, ",".join(names), start, settings) from fault  # no single pass failed again
+
+
+def _run_checked(module: ir.Module, passes: list[tuple[str, ModuleType]], facts, settings: Settings) -> Report:
+    """The same, pass by pass: its input is kept, its result verified, what it changed dumped."""
     report = Report()
-    text = _text(module) if settings.dump else ""
+    text = _text(module.operation) if settings.dump else ""
     if settings.dump:
         report.dumps.append(_write(settings.dump, 0, "import", text))
-    with module.context:
-        for number, name in enumerate(names, start=1):
-            run = find_pass(name).run
-            before = module.operation.clone()
-            start = time.perf_counter()
-            try:
-                with ir.Location.unknown():
-                    report.plan = run(module, facts)
-                module.operation.verify()
-                if settings.verify:
-                    verify(module)
-            except Exception as fault:
-                raise _as_nova_error(fault, name, before, settings) from fault
-            report.milliseconds[f"{number:02d}-{name}"] = (time.perf_counter() - start) * 1e3
-            if settings.dump and (after := _text(module)) != text:
-                text = after
-                report.dumps.append(_write(settings.dump, number, name, text))
+    for number, (name, found) in enumerate(passes, start=1):
+        before = module.operation.clone()
+        try:
+            _run_one(module, number, (name, found), facts, report)
+            module.operation.verify()
+            if settings.verify:
+                verify(module)
+        except Exception as fault:
+            raise _as_nova_error(fault, name, before, settings) from fault
+        if settings.dump and (after := _text(module.operation)) != text:
+            text = after
+            report.dumps.append(_write(settings.dump, number, name, text))
     return report
 
 
-def _text(module: ir.Module) -> str:
-    return str(module.operation.get_asm(enable_debug_info=True, assume_verified=True))
+def _run_one(module: ir.Module, number: int, entry: tuple[str, ModuleType], facts, report: Report) -> None:
+    name, found = entry
+    start = time.perf_counter()
+    report.plan = found.run(module, facts)
+    report.milliseconds[f"{number:02d}-{name}"] = (time.perf_counter() - start) * 1e3
+
+
+def _text(op: ir.Operation) -> str:
+    return str(op.get_asm(enable_debug_info=True, assume_verified=True))
 
 
 def _write(directory: str, number: int, name: str, text: str) -> str:
@@ -110,7 +132,7 @@ def _as_nova_error(fault: Exception, name: str, before: ir.Operation, settings: 
     elif diagnostics := getattr(fault, "error_diagnostics", None):
         lines = user_lines(diagnostics[0].location)
     directory = settings.dump or tempfile.mkdtemp(prefix="nova-")
-    path = _write(directory, 0, f"reproduce-{name}", str(before.get_asm(enable_debug_info=True, assume_verified=True)))
+    path = _write(directory, 0, f"reproduce-{name}", _text(before))
     replay = f"{path}\n  replay with: python -m blutrain.nova.opt {path} --passes={name} --target={settings.target}"
     message = str(fault) if str(fault) else type(fault).__name__
     if not isinstance(fault, (PassFault, VerifyError, MLIRError)):
