@@ -206,6 +206,8 @@ HOPPER: dict[str, Callable[[], Case]] = {
     "row and column sums bf16": hopper(both, "TN", 264, 200, 64, "bf16"),
     "accumulate tf32": hopper(ADDED, "TN", 520, 264, 1032, "tf32"),
     "accumulate bf16": hopper(ADDED, "NT", 520, 264, 1032, "bf16"),
+    "accumulate registers tf32": hopper(ADDED, "TT", *SHAPE, "tf32"),
+    "accumulate split cluster bf16": hopper(ADDED, "TN", 384, 520, 2056, "bf16", **COOPERATIVE | {"split": 3, "split_in": "cluster"}),
     "tails f16": hopper(PLAIN, "NT", 129, 77, 160, "f16"),
 }  # fmt: skip
 AMPERE: dict[str, Callable[[], Case]] = {

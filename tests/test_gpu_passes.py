@@ -18,6 +18,7 @@ from blutrain.nova import capabilities as targets
 from blutrain.nova import execute, pipeline
 from blutrain.nova.aot import compile_for
 from blutrain.nova.dialect import create_context
+from blutrain.nova.gpu.hopper.problem import read_problem
 from blutrain.nova.import_trace import import_trace
 from blutrain.nova.interpret import interpret
 from blutrain.nova.kernel import Generic, Operand, read_kernel
@@ -219,6 +220,15 @@ def test_gelu_is_computed_again_by_the_product_that_reads_its_operand(step, monk
     for kernel in found:
         shapes = [t.shape for t in kernel.results]
         assert (4 * WIDTH,) in shapes and (4 * WIDTH, BATCH, LENGTH) in shapes and (BATCH, LENGTH, 4 * WIDTH) in shapes
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_weight_gradients_of_the_chunks_are_added_in_memory(step, precision, monkeypatch):
+    """That of the first chunk is written, those of the others are added where it stands."""
+    module = planned(step[0], precision, monkeypatch)
+    with module.context:
+        products = [read_problem(k) for k in kernels(module) if k.anchor == "contract"]
+    assert sum(problem.adds for problem in products) == CHUNKS - 1
 
 
 def test_precision_stands_on_products_of_f32(step, monkeypatch):

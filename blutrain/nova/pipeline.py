@@ -21,9 +21,9 @@ GRAPH = (
 KERNELS = (
     "form_kernels",
     "lower_to_linalg",
-    "configure",
     "order_launches",
     "plan_memory",
+    "configure",  # schedules depend on what is updated in place
     "dedupe_kernels",
     "generate",
     "host_program",

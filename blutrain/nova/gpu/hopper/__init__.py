@@ -7,9 +7,10 @@ tiles of D[p, q], p along the rows of wgmma and q along its columns:
     register form  TF32 with one factor contiguous along its own axis: that factor is p and passes through registers
                    (p = n computes the product transposed); the other one, contiguous along k, is q
 
-Reading order: `problem` (what a kernel asks for) and `traffic` (its operands of the epilogue), `schedule`, `configure`
-and `epilogue_cost` (the decisions and their prices), `tiles` (sizes and shared memory), `operands` (tensor maps,
-copies, descriptors), `builder` (text), `machine` (barriers, wgmma), `place`, `sums` and `mainloop`, `pieces`, `values`
-and `epilogue` (from accumulators to results), `block`, `staging` and `fetch` (results and matrices between shared
-memory and TMA), `repack`, `split` and `columns` (the phases before and after), `contract` (the generator).
+Reading order: `problem` (what a kernel asks for), `addition` (sums that the memory makes) and `traffic` (operands of the
+epilogue), `schedule`, `configure` and `epilogue_cost` (the decisions and their prices), `tiles` (sizes and shared
+memory), `operands` (tensor maps, copies, descriptors), `builder` (text), `machine` (barriers, wgmma), `place`, `sums`
+and `mainloop`, `pieces`, `values` and `epilogue` (from accumulators to results), `block`, `staging` and `fetch`
+(results and matrices between shared memory and TMA), `repack`, `split` and `columns` (the phases before and after),
+`contract` (the generator).
 """

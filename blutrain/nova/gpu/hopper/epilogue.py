@@ -114,9 +114,10 @@ class Epilogue:
         elif fetch is not None:
             machine.proxy_fence(self.out)
             self.out.line(f"nvvm.bar.warp.sync {self.out.name(-1)} : i32")
+        leave = values.add if self.tiles.problem.adds else values.store
         for piece, row in zip(chunk, results, strict=True):
             for value, store in zip(row[len(self.staged) :], self.direct, strict=True):
-                values.store(value, store.access, piece.run)
+                leave(value, store.access, piece.run)
         if fetch is not None:
             fetch.release()
 

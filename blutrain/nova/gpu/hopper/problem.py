@@ -10,6 +10,7 @@ from mlir import ir
 
 from blutrain.nova.contract.form import Apply, Contract, Expression, Factor, Load
 from blutrain.nova.contract.read import read_contract
+from blutrain.nova.gpu.hopper.addition import added_in_place
 from blutrain.nova.gpu.hopper.traffic import TMA_ALIGNMENT, Traffic
 from blutrain.nova.kernel import Access, Kernel, Operand, Unsupported, collapse, linear_step
 
@@ -47,7 +48,9 @@ class Side:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """`batch` products of (m x k) and (k x n) with operands of `dtype` (bf16, f16, tf32), accumulated in f32."""
+    """`batch` products of (m x k) and (k x n) with operands of `dtype` (bf16, f16, tf32), accumulated in f32. `adds`: the
+    result is added to what its memory holds.
+    """
 
     contract: Contract
     dtype: str
@@ -57,6 +60,7 @@ class Problem:
     batch: int
     rows: Side
     columns: Side
+    adds: bool = False
 
     @cached_property
     def traffic(self) -> Traffic:
@@ -85,7 +89,8 @@ def read_problem(kernel: Kernel) -> Problem:
     factors = (contract.rows, contract.columns)
     batches = _batches(contract, [_operand(f).access for f in factors])
     rows, columns = (_side(contract, f, dtype, k, b) for f, b in zip(factors, batches, strict=True))
-    return Problem(contract, dtype, m, n, k, batch, rows, columns)
+    product = added_in_place(contract)
+    return Problem(product or contract, dtype, m, n, k, batch, rows, columns, product is not None)
 
 
 def _multiplied_as(contract: Contract, dtype: str) -> str:

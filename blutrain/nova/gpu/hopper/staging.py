@@ -78,14 +78,16 @@ class Staging:
         return max(0, self.total - 1 - last + max(0, number - 1))
 
     def _send(self, first: Run) -> None:
-        out = self.out
+        out, operation, kind = self.out, "global.shared.cta", ""
+        if self.tiles.problem.adds:
+            operation, kind = "reduce", " {redKind = #nvvm.tma_redux_kind<add>}"
         for number, store in enumerate(self.stores, self.first_map):
             tile, buffer = tile_of(self.tiles, store.access), self._buffer(store)
             for box in range(tile.count):
                 source = out.shared_pointer(out.add(buffer, box * tile.box_bytes))
                 at = ", ".join(out.name(c) for c in self._corner(first, box * tile.columns))
                 out.line(
-                    f"nvvm.cp.async.bulk.tensor.global.shared.cta %map{number}, {source}, box[{at}] : !llvm.ptr, {SHARED}"
+                    f"nvvm.cp.async.bulk.tensor.{operation} %map{number}, {source}, box[{at}]{kind} : !llvm.ptr, {SHARED}"
                 )
         out.line("nvvm.cp.async.bulk.commit.group")
 

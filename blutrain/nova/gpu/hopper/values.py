@@ -172,6 +172,14 @@ class Values:
             element, pointer = out.element(value, lane, dtype, run.lanes), self.pointer(access, run, lane)
             self._when(self.inside(run, lane), lambda e=element, p=pointer: out.store(e, p, dtype, item))
 
+    def add(self, value: str, access: Access, run: Run) -> None:
+        """Add the run's elements (f32) that lie within the product to what is in memory."""
+        lanes = run.lanes if is_vector(self.contract, access, run.lanes) else 1
+        for first in range(0, run.lanes, lanes):
+            elements = [self.out.element(value, first + i, "f32", run.lanes) for i in range(lanes)]
+            pointer = self.pointer(access, run, first)
+            self._when(self.inside(run, first), lambda p=pointer, e=elements: add_to_memory(self.out, p, e))
+
     def _when(self, condition: str | None, body: Callable[[], None]) -> None:
         if condition is None:
             body()
@@ -262,6 +270,15 @@ class Values:
         offset = {"batch": 0, "m": run.row, "n": run.column + lane}[axis]
         dims = self.contract.axes[axis]
         return self._digits(axis, offset, [self.contract.generic.extents[d] for d in dims])[dims.index(dim)]
+
+
+def add_to_memory(out: Builder, pointer: str, elements: Sequence[str]) -> None:
+    """The L2 adds f32 elements to their neighbours in memory: 1, 2 or 4, aligned to their size."""
+    count = len(elements)
+    registers = ",".join(f"${i + 1}" for i in range(count))
+    text = f"red.global.add.v{count}.f32 [$0], {{{registers}}};" if count > 1 else "red.global.add.f32 [$0], $1;"
+    constraints = ",".join(["l", *["f"] * count, "~{memory}"])
+    out.asm(text, constraints, [(pointer, "!llvm.ptr"), *((e, "f32") for e in elements)])
 
 
 def is_vector(contract: Contract, access: Access, lanes: int) -> bool:
