@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import sys
 import weakref
 from pathlib import Path
@@ -27,7 +28,7 @@ def _cache(tmp_path):
 
 def resident_bytes() -> int:
     gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def test_a_thousand_launches():

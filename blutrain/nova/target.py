@@ -7,10 +7,10 @@ system, rates from tables.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +26,8 @@ _FMA_PER_CYCLE = {
     "skylake-avx512": 2, "cascadelake": 2, "cooperlake": 2, "icelake-server": 2,
     "sapphirerapids": 2, "emeraldrapids": 2, "graniterapids": 2,
     "icelake-client": 1, "tigerlake": 1, "rocketlake": 1,
-    "neoverse-n1": 2, "neoverse-v1": 4, "neoverse-n2": 2, "neoverse-v2": 4,
-    "apple-m1": 4, "apple-m2": 4, "apple-m3": 4, "apple-m4": 4,
+    "neoverse-n1": 2, "neoverse-n2": 2, "neoverse-n3": 2, "neoverse-v1": 4, "neoverse-v2": 4, "neoverse-v3": 4,
+    "apple-m1": 4, "apple-m2": 4, "apple-m3": 4, "apple-m4": 4, "apple-m5": 4,
 }  # fmt: skip
 _DEFAULT_FMA_PER_CYCLE = 2
 _DEFAULT_GHZ = 2.5
@@ -35,6 +35,7 @@ _DEFAULT_GHZ = 2.5
 # times depend on it.
 _GB_S_PER_CORE, _GB_S_PER_SOCKET = 12.0, 120.0
 _DEFAULT_CACHES = {1: 32 << 10, 2: 512 << 10, 3: 8 << 20}
+_CPU0 = Path("/sys/devices/system/cpu/cpu0")
 
 
 @dataclass(frozen=True)
@@ -132,44 +133,71 @@ def _vector_unit(triple: str, features: str) -> tuple[int, int]:
 def _cache_bytes() -> dict[int, int]:
     """Data cache by level: sysfs on Linux, sysctl on macOS (performance cores), a small default where neither tells."""
     sizes = dict(_DEFAULT_CACHES)
-    sizes.update(_sysctl_caches() if sys.platform == "darwin" else _sysfs_caches())
+    sizes.update(_sysctl_caches() if sys.platform == "darwin" else _sysfs_caches(_CPU0))
     return sizes
 
 
-def _sysfs_caches() -> dict[int, int]:
+def _sysfs_caches(cpu: Path) -> dict[int, int]:
+    """Sizes by level; an L2 that several cores share (clusters of ARM and of Intel's small cores) counts by its part."""
     sizes = {}
-    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+    for folder in sorted(cpu.glob("cache/index*")):
         try:
-            kind, level, size = ((folder / name).read_text().strip() for name in ("type", "level", "size"))
-            if kind != "Instruction":
-                sizes[int(level)] = int(size[:-1]) << {"K": 10, "M": 20}[size[-1]]
+            kind, level, size, sharing = (
+                (folder / name).read_text().strip() for name in ("type", "level", "size", "shared_cpu_list")
+            )
+            if kind == "Instruction":
+                continue
+            threads = _count((cpu / "topology" / "thread_siblings_list").read_text())
+            cores = _count(sharing) // threads if level == "2" else 1
+            sizes[int(level)] = (int(size[:-1]) << {"K": 10, "M": 20}[size[-1]]) // max(1, cores)
         except (OSError, ValueError, KeyError, IndexError):
             continue
     return sizes
 
 
+def _count(cpus: str) -> int:
+    """How many CPUs a list of the kernel names, such as "0-3,8"."""
+    ranges = [part.split("-") for part in cpus.strip().split(",")]
+    return sum(int(part[-1]) - int(part[0]) + 1 for part in ranges)
+
+
 def _sysctl_caches() -> dict[int, int]:
-    sizes = {}
-    for level, name in ((1, "hw.perflevel0.l1dcachesize"), (2, "hw.perflevel0.l2cachesize"), (3, "hw.l3cachesize")):
-        answer = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, check=False).stdout.strip()
-        if answer.isdigit() and int(answer):
-            sizes[level] = int(answer)
-    return sizes
+    """Of a performance core; Apple's L2 is one for a cluster of them."""
+    sizes = {1: _sysctl("hw.perflevel0.l1dcachesize"), 3: _sysctl("hw.l3cachesize")}
+    sizes[2] = _sysctl("hw.perflevel0.l2cachesize") // max(1, _sysctl("hw.perflevel0.cpusperl2"))
+    return {level: size for level, size in sizes.items() if size}
+
+
+def _sysctl(name: str) -> int:
+    """An integer that macOS knows, 0 where it does not."""
+    value, size = ctypes.c_int64(), ctypes.c_size_t(8)  # 4 or 8 bytes are written, little-endian
+    failed = ctypes.CDLL(None).sysctlbyname(name.encode(), ctypes.byref(value), ctypes.byref(size), None, 0)
+    return 0 if failed else value.value
 
 
 def _ghz() -> float:
-    """Nominal clock: cpufreq's base, else the time stamp counter's rate (half of x86 bogomips), else a default.
+    """Nominal clock: cpufreq's base, else the time stamp counter's rate; on ARM, which has neither, its highest.
 
     Not the current "cpu MHz", which changes from second to second and would make schedules differ between runs.
     """
+    highest = _cpufreq_ghz("cpuinfo_max_freq") if orc.machine() == "aarch64" else 0.0
+    return _cpufreq_ghz("base_frequency") or _time_stamp_ghz() or highest or _DEFAULT_GHZ
+
+
+def _cpufreq_ghz(name: str) -> float:
+    """A frequency of sysfs, in kHz there; 0 where it does not tell."""
     try:
-        return int(Path("/sys/devices/system/cpu/cpu0/cpufreq/base_frequency").read_text()) / 1e6
+        return int((_CPU0 / "cpufreq" / name).read_text()) / 1e6
     except (OSError, ValueError):
-        pass
+        return 0.0
+
+
+def _time_stamp_ghz() -> float:
+    """Half of x86 bogomips ("BogoMIPS" on ARM is a timer's rate), or 0."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("bogomips"):  # "BogoMIPS" on ARM is a timer's rate
+            if line.startswith("bogomips"):
                 return round(float(line.split(":")[1]) / 2000, 2)
     except (OSError, ValueError):
         pass
-    return _DEFAULT_GHZ
+    return 0.0
