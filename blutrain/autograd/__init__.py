@@ -16,7 +16,16 @@ from . import engine, tape
 from .checkpoint import checkpoint
 from .function import Function
 from .gradcheck import gradcheck
-from .hooks import reducer_of, register_hook, register_post_accumulate_grad_hook, retain_grad, sharers, sharing, syncing
+from .hooks import (
+    reducer_of,
+    reducers_of,
+    register_hook,
+    register_post_accumulate_grad_hook,
+    retain_grad,
+    sharers,
+    sharing,
+    syncing,
+)
 from .mode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from .saved import saved_tensors_hooks
 
@@ -45,6 +54,7 @@ dispatch.tape = SimpleNamespace(
     reachable=engine.reachable,
     record=tape.record,
     reducer_of=reducer_of,
+    reducers_of=reducers_of,
     release=tape.release,
     relink=tape.relink,
     run_backward=engine.run_backward,

@@ -10,8 +10,10 @@ from ..tensor.tensor import Tensor, structure_epoch
 from .tape import node_of
 
 _ids = itertools.count()
-syncing: weakref.WeakSet = weakref.WeakSet()  # the reducers that are at work now
-sharing: weakref.WeakSet = weakref.WeakSet()  # those whose processes share the work of the optimizer
+# The reducers that are at work now, and those whose processes share the work of the optimizer. One that nobody can reach
+# any more stays until it is collected: what happens in a backward is decided by the reducers of its leaves.
+syncing: weakref.WeakSet = weakref.WeakSet()
+sharing: weakref.WeakSet = weakref.WeakSet()
 
 
 class Hooks:
@@ -99,6 +101,12 @@ def reducer_of(leaf: Tensor):
     """What adds up this leaf's gradients over processes in a backward now, or None."""
     reducer = None if leaf._hooks is None else leaf._hooks.reducer
     return reducer if reducer is not None and reducer in syncing else None
+
+
+def reducers_of(leaves) -> list:
+    """What adds up gradients of some of these leaves in a backward now, each once, in the order they were made."""
+    found = {r for leaf in leaves if (r := reducer_of(leaf)) is not None} if syncing else ()
+    return sorted(found, key=lambda r: r.number)
 
 
 def shard_of(leaf: Tensor):

@@ -303,14 +303,13 @@ class Recorder(CallEvents, GradientEvents):
         )
 
     def forget(self, token: int) -> None:
-        """A compiled module is gone: forget what began with a call of it."""
+        """A compiled module is gone: forget what began with a call of it. (The garbage collector calls this, in any thread.)"""
         gone = [key for key in list(self.root.children) if key[0] == "call" and key[1] == token]
         steps = [step for key in gone for variant in self.root.children[key] for step in variant.tree()]
         numbers = {step.number for step in steps}
         gone += [key for key in list(self.root.children) if key[0] == "backward" and key[1][0] in numbers]
         for key in gone:
-            del self.root.children[key]
-        self.slots.forget({id(t) for step in steps for _, t in step.captured})
+            self.root.children.pop(key, None)
 
 
 class _InBody(threading.local):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import user_location
@@ -41,8 +42,7 @@ class GradientEvents:
         if log is None:
             return NotImplemented if graph is None else self._backward_of_graph(graph, roots, grads)
         log.fresh = {}
-        options = retain_graph, create_graph, _syncing()
-        base = ("backward", tensors_key(log, roots), tensors_key(log, grads), *options)
+        base = ("backward", tensors_key(log, roots), tensors_key(log, grads), retain_graph, create_graph)
         if self._needs_eager(log, roots, log.position.leaves.get(base)):
             self.flush()
             return NotImplemented
@@ -57,7 +57,7 @@ class GradientEvents:
         log = self._begin(graph.device)
         log.owner = graph.owner
         log.fresh, scalars = graph.backward_operands(roots)
-        base = ("backward", graph.backward_key(roots), tensors_key(log, grads), False, False, _syncing())
+        base = ("backward", graph.backward_key(roots), tensors_key(log, grads), False, False)
         if self._needs_eager(log, roots, log.position.leaves.get(base)):
             self.log = None
             return NotImplemented
@@ -98,11 +98,12 @@ class GradientEvents:
             reducer.is_open = reducer not in dispatch.tape.syncing or bool(log.position.boundary)
 
     def _slots(self, log: Log, leaves: Leaves | None) -> Any:
-        """What the gradient slots of a backward's leaves hold, as a part of its key."""
+        """What the gradient slots of a backward's leaves hold, and who averages them, as a part of its key."""
         if leaves is None:
             return None
-        inputs = leaves.inputs
-        return self.slots.states(leaves), tuple([self.slots.state(log.externals[v]) for v in inputs]) if inputs else ()
+        inputs = [log.externals[v] for v in leaves.inputs] if leaves.inputs else ()
+        syncing = tuple([reducer.number for reducer in _reducers_of(leaves, inputs)])
+        return self.slots.states(leaves), tuple([self.slots.state(x) for x in inputs]), syncing
 
     def _needs_eager(self, log: Log, roots: list[Tensor], leaves: Leaves | None) -> bool:
         """Whether a backward reaches a leaf with hooks, or one that is itself pending: user code has to see values; or
@@ -110,29 +111,25 @@ class GradientEvents:
 
         leaves: what it is known to reach.
         """
-        reducers = dispatch.tape.syncing
-        if reducers and any(reducer.find_unused for reducer in reducers):
+        reached = _reached(roots) if leaves is None else [log.externals[v] for v in leaves.inputs]
+        if any(reducer.find_unused for reducer in _reducers_of(leaves, reached)):
             return True
-        if dispatch.tape.sharing and self._adds_to_parts(log, roots, leaves):
+        if dispatch.tape.sharing and self._adds_to_parts(log, reached, leaves):
+            return True
+        if any(t._pending is not None or has_hooks(t) for t in reached):
             return True
         if leaves is None:
-            edges = [edge for node in dispatch.tape.reachable(roots) for edge in node.edges]
-            return any(e._pending is not None or has_hooks(e) for e in edges if isinstance(e, Tensor))
-        if leaves.inputs and any(has_hooks(log.externals[v]) for v in leaves.inputs):
-            return True
+            return False
         if leaves.unhooked != structure_epoch.value:
             if any(has_hooks(t) for t in leaves.tensors):
                 return True
             leaves.unhooked = structure_epoch.value
         return False
 
-    def _adds_to_parts(self, log: Log, roots: list[Tensor], leaves: Leaves | None) -> bool:
+    def _adds_to_parts(self, log: Log, reached: list[Tensor], leaves: Leaves | None) -> bool:
         """Whether a backward adds to averages of which each process has a part: the eager engine knows how."""
         if leaves is not None:
-            reached = leaves.tensors
-        else:
-            edges = (edge for node in dispatch.tape.reachable(roots) for edge in node.edges)
-            reached = [edge for edge in edges if isinstance(edge, Tensor)]
+            reached = [*reached, *leaves.tensors]
         return any(not r.is_open and r.has_gradients(log.grads) for r in dispatch.tape.sharers(reached))
 
     def _reduce(self, log: Log, found: list[Tensor]) -> None:
@@ -144,7 +141,7 @@ class GradientEvents:
         if log.refused is not None:
             _tell_reducers(found)
             return
-        for reducer in _reducers_of(found) if not step.boundary else ():
+        for reducer in dispatch.tape.reducers_of(found) if not step.boundary else ():
             assert step.grads is not None
             mine = [leaf for leaf in found if dispatch.tape.reducer_of(leaf) is reducer]
             if any(self.slots.state(leaf) == "consumed" and id(leaf) not in step.grads for leaf in mine):
@@ -216,7 +213,7 @@ class GradientEvents:
         dispatch.tape.run_backward(
             [t for t, _ in boundary], [g for _, g in boundary], retain_graph=False, create_graph=False
         )
-        for reducer in _reducers_of(leaves):
+        for reducer in dispatch.tape.reducers_of(leaves):
             reducer.finish()
 
     def grad(self, roots, inputs, grads, retain_graph: bool, create_graph: bool, allow_unused: bool):
@@ -402,23 +399,30 @@ class GradientEvents:
         return True
 
 
-def _syncing() -> tuple[int, ...]:
-    """Who averages gradients over processes now, as part of a backward's key."""
-    reducers = dispatch.tape.syncing
-    return tuple(sorted([reducer.number for reducer in reducers])) if reducers else ()
+def _reached(roots: list[Tensor]) -> list[Tensor]:
+    """The leaves that a backward from pending roots reaches."""
+    return [edge for node in dispatch.tape.reachable(roots) for edge in node.edges if isinstance(edge, Tensor)]
 
 
-def _reducers_of(leaves: list[Tensor]) -> list[Any]:
-    """Who averages the gradients of some of these leaves now, each once, in the order they were made."""
-    if not dispatch.tape.syncing:
+def _reducers_of(leaves: Leaves | None, others: Sequence[Tensor]) -> list[Any]:
+    """What averages gradients of these leaves over processes now, in the order they were made."""
+    syncing = dispatch.tape.syncing
+    if not syncing:
         return []
-    found = {reducer for leaf in leaves if (reducer := dispatch.tape.reducer_of(leaf)) is not None}
+    found = dispatch.tape.reducers_of(others) if others else []
+    if leaves is None:
+        return found
+    if leaves.reduced != structure_epoch.value:
+        every = {id(t._hooks.reducer): t._hooks.reducer for t in leaves.tensors if t._hooks is not None}
+        leaves.reducers = tuple(reducer for reducer in every.values() if reducer is not None)
+        leaves.reduced = structure_epoch.value
+    found = {*found, *[reducer for reducer in leaves.reducers if reducer in syncing]}
     return sorted(found, key=lambda reducer: reducer.number)
 
 
 def _tell_reducers(leaves: list[Tensor]) -> None:
     """Eager gradients of one backward, all of which are there."""
-    for reducer in _reducers_of(leaves):
+    for reducer in dispatch.tape.reducers_of(leaves):
         for leaf in dict.fromkeys(leaves):
             if dispatch.tape.reducer_of(leaf) is reducer:
                 reducer.ready(leaf)

@@ -6,6 +6,7 @@ hold, so that neither a replayed step nor zero_grad loops over parameters.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 
 from ..errors import GradientConsumed, message
@@ -14,16 +15,17 @@ from .steps import Leaves
 
 
 class Group:
-    """Parameters whose gradients one compiled step consumed.
+    """Parameters (by id) whose gradients one compiled step consumed.
 
-    state: "consumed", "none" (after zero_grad) or "zero".
+    state: "consumed", "none" (after zero_grad) or "zero". A parameter's slot lasts as long as the parameter does, whatever
+    becomes of the module and the step.
     """
 
     __slots__ = ("members", "optimizer", "state")
 
     def __init__(self, optimizer, parameters: list[Tensor]):
         self.optimizer = weakref.ref(optimizer)
-        self.members = {id(p): p for p in parameters}
+        self.members = {id(p): weakref.ref(p) for p in parameters}
         self.state = "consumed"
 
     def is_all(self, parameters: list[Tensor]) -> bool:
@@ -37,25 +39,36 @@ class GradSlots:
 
     def __init__(self):
         self._group_of: dict[int, Group] = {}
-        self._groups: set[Group] = set()
-        self._epoch = 0  # counts real gradients that were set
+        self._groups: set[Group] = set()  # those that are whole (a member may die at any time: loop over copies)
+        self._watched: dict[int, weakref.ref] = {}  # parameters in groups
+        self._epochs = itertools.count()
+        self._epoch = next(self._epochs)  # another one: slots have to be looked at one by one
 
     def consume(self, group: Group) -> None:
         """The step of `group` ran: its members' slots are consumed."""
         group.state = "consumed"
         if group in self._groups:
             return
-        for key, parameter in group.members.items():
+        for key, ref in group.members.items():
+            parameter = ref()
+            if parameter is None:
+                continue
             old = self._group_of.get(key)
             if old is not None:
                 self._leave(old, key)
             self._group_of[key] = group
+            self._watched[key] = weakref.ref(parameter, lambda _, key=key: self._forget(key))
             parameter._grad = None
         self._groups.add(group)
 
     def _leave(self, group: Group, key: int) -> None:
         self._groups.discard(group)  # no longer whole: its next step enters all members again
-        del self._group_of[key]
+        self._epoch = next(self._epochs)
+        del self._group_of[key], self._watched[key]
+
+    def _forget(self, key: int) -> None:
+        """A parameter is gone; its id may be that of another one next."""
+        self._leave(self._group_of[key], key)
 
     def get(self, parameter: Tensor) -> Tensor | None:
         """What `p.grad` gives. Errors: RuntimeError for a consumed gradient."""
@@ -74,7 +87,7 @@ class GradSlots:
             self._leave(group, id(parameter))
         parameter._grad = value
         if value is not None:
-            self._epoch += 1
+            self._epoch = next(self._epochs)
 
     def state(self, parameter: Tensor) -> str:
         """none, zero, value or consumed."""
@@ -86,7 +99,7 @@ class GradSlots:
     def states(self, leaves: Leaves):
         """The slots of the leaves that a backward captured, as part of its key; "clean" where each is none or zero."""
         if leaves.clean == self._epoch:
-            for group in self._groups:
+            for group in tuple(self._groups):
                 if group.state == "consumed":
                     break
             else:
@@ -97,20 +110,15 @@ class GradSlots:
         leaves.clean = self._epoch
         return "clean"
 
-    def forget(self, ids: set[int]) -> None:
-        """The tensors with these ids are gone."""
-        for key in ids & self._group_of.keys():
-            self._groups.discard(self._group_of.pop(key))
-
     def zero(self, parameters: list[Tensor], set_to_none: bool, optimizer=None) -> None:
         """zero_grad: for a group that is all of an optimizer's parameters one write, else parameter by parameter."""
         state = "none" if set_to_none else "zero"
-        for group in self._groups:
+        for group in tuple(self._groups):
             if optimizer is not None and group.optimizer() is optimizer and group.is_all(parameters):
                 group.state = state
                 return
         given = {id(p) for p in parameters}
-        for group in [g for g in self._groups if g.members.keys() <= given]:
+        for group in [g for g in tuple(self._groups) if g.members.keys() <= given]:
             group.state = state
         for parameter in parameters:
             group = self._group_of.get(id(parameter))

@@ -104,13 +104,16 @@ class Taped(NamedTuple):
 class Leaves:
     """The leaves that a backward reaches: tensors that it captured, and the values of those that were brought in.
 
-    clean, unhooked: the epochs when the tensors were last found without gradients and without hooks.
+    clean, unhooked: the epochs when the tensors were last found without gradients and without hooks. reducers: what
+    averages gradients of the tensors over processes, or did before a no_sync(); reduced: the epoch when they were found.
     """
 
     tensors: list[Tensor]
     inputs: tuple[int, ...]
     clean: int = -1
     unhooked: int = -1
+    reducers: tuple = ()
+    reduced: int = -1
 
 
 @dataclass(eq=False)
@@ -220,7 +223,7 @@ class Step:
         while todo:
             step = todo.pop()
             yield step
-            todo += [child for variants in step.children.values() for child in variants]
+            todo += [child for variants in list(step.children.values()) for child in variants]
 
     @functools.cached_property
     def is_plain(self) -> bool:
@@ -273,7 +276,7 @@ class Step:
         """Enter a new child; the oldest kind of event is forgotten where there are too many."""
         self.children.setdefault(step.key, []).append(step)
         while len(self.children) > MAX_CHILDREN:
-            del self.children[next(iter(self.children))]
+            self.children.pop(next(iter(self.children)), None)
         return step
 
     def digest(self) -> tuple:
