@@ -698,3 +698,12 @@ def test_the_tape_is_where_dispatch_looks():
     dispatch.tape.release(y)
     with pytest.raises(RuntimeError, match="freed"):
         y.backward()
+
+
+def test_results_of_powers_may_be_changed_in_place():
+    x = bt.tensor([1.0, 3.0], requires_grad=True)
+    for power in (lambda: x**2, lambda: x**3.0, lambda: 2**x, lambda: x**x):
+        expected = bt.autograd.grad(power().sum(), x)[0]
+        y = power()
+        y += 1.0
+        assert bt.autograd.grad(y.sum(), x)[0].tolist() == expected.tolist()

@@ -170,7 +170,6 @@ def _integer_power(xp, x, y):
 
 def _vjp_pow(ctx, g):
     x, y = ctx.operands
-    z = ctx.results[0]
 
     def wrt_base():
         if isinstance(y, (int, float)):
@@ -178,7 +177,8 @@ def _vjp_pow(ctx, g):
         return g * where(eq(y, 0), 0, y * pow(x, where(eq(y, 0), 1, y - 1)))
 
     def wrt_exponent():
-        # z log x, which is 0 at x = 0 for y >= 0
+        # x ** y log x, which is 0 at x = 0 for y >= 0; the power is taken again, so that the result may be changed in place
+        z = pow(x, y)
         if isinstance(x, (int, float)):
             return g * (z * (math.log(x) if x > 0 else 0.0 if x == 0 else math.nan))
         return g * (z * where(eq(x, 0), 1, x).log())
@@ -198,7 +198,7 @@ POW = elementwise(
     _pow,
     accepts=NUMBER,
     vjp=_vjp_pow,
-    saves=Saves(operands=(0, 1), results=(0,)),
+    saves=BOTH,
     nova=Scalar("math.powf", _INTEGER_POWER),
     doc="x ** y in the promoted dtype; integers with negative powers give 0, unless x is 1 or -1.",
 )
