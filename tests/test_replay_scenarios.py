@@ -11,8 +11,9 @@ from replay_gradients import GRADIENTS
 from replay_memory import MEMORY
 from replay_optimizers import OPTIMIZERS
 from replay_support import check
+from replay_tapes import TAPES
 
-SCENARIOS = {**GRADIENTS, **ATTRIBUTES, **MEMORY, **OPTIMIZERS}
+SCENARIOS = {**GRADIENTS, **ATTRIBUTES, **MEMORY, **OPTIMIZERS, **TAPES}
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))

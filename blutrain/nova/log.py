@@ -76,6 +76,10 @@ class Log(EventRecording):
         self.fresh.setdefault(id(tensor), tensor)
         return self._new_ref(tensor, list(self.fresh.values()))
 
+    def outside(self, value: int) -> Tensor:
+        """The outside tensor that a value stands for, or will stand for when the coming event has brought it in."""
+        return self.externals[value] if value in self.externals else list(self.fresh.values())[value - self.next]
+
     def _new_ref(self, tensor: Tensor, fresh: list[Tensor]) -> tuple:
         """`fresh`: the outside tensors of the event, this one among them. Which of them share memory is part of the key."""
         root, position = root_of(tensor), next(i for i, t in enumerate(fresh) if t is tensor)
@@ -198,15 +202,17 @@ class Log(EventRecording):
 
     def pending(self, value: int, requires_grad: bool) -> Tensor:
         """A new pending tensor for a value of this log; an alias of one that is held."""
-        refs, handle = self.live.get(value), None
+        refs, twin = self.live.get(value), None
         if refs is None:
             refs = self.live[value] = []
         else:
-            handle = next((t._pending for t in alive(refs) if t._pending is not None), None)
-        if handle is None:
+            twin = next((t for t in alive(refs) if t._pending is not None), None)
+        if twin is None:
             handle = Handle(self, value)
             self.handles.append(weakref.ref(handle))
-        tensor = Tensor._make_pending(self.aval(value), self.device, handle)
+            tensor = Tensor._make_pending(self.aval(value), self.device, handle)
+        else:
+            tensor = twin._alias()
         if requires_grad:
             tensor._requires_grad, tensor.grad_fn = True, self.deferred
         refs.append(weakref.ref(tensor))
@@ -297,12 +303,26 @@ class Log(EventRecording):
 
     # ---------------------------------------------------------------- the tape
 
+    def gate(self, tensor: Tensor) -> None:
+        """Put a leaf in the place of an outside tensor that has an eager tape of its own: backward stops there."""
+        if tensor._pending is None and tensor.grad_fn is not None and id(tensor) not in self.proxies:
+            self.proxies[id(tensor)] = dispatch.tape.gate(tensor)
+
+    def reaches_gate(self, roots: list[Tensor]) -> bool:
+        """Whether a backward from `roots` comes to an eager tape that an outside tensor brought along."""
+        if all(t.grad_fn is None for t in self.externals.values()):
+            return False
+        edges = [edge for node in dispatch.tape.reachable(roots) for edge in node.edges]
+        gates = {id(proxy) for proxy in self.proxies.values()}
+        return any(isinstance(edge, Tensor) and id(edge) in gates for edge in edges)
+
     def hydrate(self) -> None:
         """Give the pending tensors of replayed steps their tape, so that new events can be recorded behind them."""
         tensors: dict[int, Any] = {v: runtime_scalar(x, v) for v, x in self.scalar_values().items()}
         for step in self.steps:
             tensors.update(step.captured)
         for value, tensor in self.externals.items():
+            self.gate(tensor)
             tensors[value] = self.proxies.get(id(tensor), tensor)
         waiting: dict[int, list[Tensor]] = {}
         for value, refs in self.live.items():

@@ -11,10 +11,10 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from ..tensor import dispatch
-from ..tensor.tensor import Tensor
+from ..tensor.tensor import Tensor, write_epoch
 from .log import Log
 from .retape import OpenValues, open_values, rebuild
-from .steps import Handle
+from .steps import Handle, alive
 
 if TYPE_CHECKING:
     from .record import Recorder
@@ -28,7 +28,7 @@ class OpenGraph:
     """
 
     def __init__(self, recorder: Recorder, log: Log, results: dict[int, Any], values: OpenValues):
-        self.recorder, self.clock = recorder, recorder.clock
+        self.recorder, self.clock, self.written = recorder, recorder.clock, write_epoch.value
         self.steps, self.device, self.owner = log.steps, log.device, log.owner
         self.used: list[int] = []
         self._held: list[tuple[int, weakref.ref]] | None = None
@@ -49,7 +49,9 @@ class OpenGraph:
             if v in numbers:
                 self.scalars[v] = numbers[v]
             elif v in values.made:
-                self.kept[v] = Tensor._wrap(results[v], log.device, log.aval(v))
+                kept = self.kept[v] = Tensor._wrap(results[v], log.device, log.aval(v))
+                for twin in alive(log.live.get(v, ()))[:1]:
+                    kept._version = twin._versions()
             elif v in log.externals:
                 self.kept[v] = log.externals[v]
 
@@ -71,11 +73,16 @@ class OpenGraph:
         return self._open_values(frozenset(self._values_of(roots))).is_open
 
     def stale(self) -> list[Tensor]:
-        """What the graph read by reference and a compiled step wrote since: its derivatives would be wrong."""
-        if self.clock == self.recorder.clock:
+        """What the graph reads and somebody changed in place since: its derivatives would be wrong."""
+        if self.clock == self.recorder.clock and self.written == write_epoch.value:
             return []
         written = self.recorder.written_since(self.clock)
-        return [t for step in self.steps for _, t in step.captured if id(t) in written]
+        captured = [t for step in self.steps for _, t in step.captured]
+        changed = [t for t in captured if id(t) in written]
+        changed += [
+            t for t in (*captured, *self.kept.values()) if t._version is not None and t._version.value > self.written
+        ]
+        return changed
 
     def backward_key(self, roots: list[Tensor]) -> tuple:
         """What a backward from `roots` is, as the first event of a log."""

@@ -81,7 +81,7 @@ class Recorder(CallEvents, GradientEvents):
         def body(numbers):
             numbers = iter(numbers)
             replaced = [next(numbers) if s else x for x, s in zip(operands, is_scalar)]
-            self._gate(log, tuple(operands))
+            map_tree(tuple(operands), Tensor, log.gate)
             with self._body():
                 return self._record_primitive(prim, replaced, attrs)
 
@@ -124,7 +124,6 @@ class Recorder(CallEvents, GradientEvents):
             self.refuse("shared_write")
             return dispatch.apply(prim, target, value)
         log.assign(target, value, location)
-        target._bump_version()
         return target
 
     def function_apply(self, apply, cls, args: tuple):
@@ -142,7 +141,7 @@ class Recorder(CallEvents, GradientEvents):
             return NotImplemented
 
         def body(_):
-            self._gate(log, args)
+            map_tree(args, Tensor, log.gate)
             with self._body():
                 return apply(cls, args)
 

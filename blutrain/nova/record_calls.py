@@ -102,7 +102,7 @@ class CallEvents:
     def _record_call(self, log: Log, module, inputs: tuple, state):
         compiled: CompiledModule = module._compiled
         before, attributes = random_state(), compiled.attributes()
-        self._gate(log, inputs)
+        map_tree(inputs, Tensor, log.gate)
         with compiled.noting(log), self._body():
             boxed = [module._call_eager(*inputs[0], **inputs[1])]  # in a list, so that references to it can be counted
         if log.refused is None and random_state() != before:
@@ -119,15 +119,6 @@ class CallEvents:
             log.current.key = (*log.current.key[:2], state, *log.current.key[3:])
             log.current.is_provisional = compiled.has_new_inputs
         return boxed[0]
-
-    def _gate(self, log: Log, tree) -> None:
-        """Give each tensor that comes with an eager tape of its own a leaf in its place: backward stops there."""
-
-        def gate(t: Tensor) -> None:
-            if t._pending is None and t.grad_fn is not None and id(t) not in log.proxies:
-                log.proxies[id(t)] = dispatch.tape.gate(t)
-
-        map_tree(tree, Tensor, gate)
 
     @staticmethod
     def _note_attributes(log: Log, compiled: CompiledModule, before: dict) -> None:

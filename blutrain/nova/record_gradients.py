@@ -43,12 +43,13 @@ class GradientEvents:
             return NotImplemented if graph is None else self._backward_of_graph(graph, roots, grads)
         log.fresh = {}
         base = ("backward", tensors_key(log, roots), tensors_key(log, grads), retain_graph, create_graph)
-        if self._needs_eager(log, roots, log.position.leaves.get(base)):
+        crosses = create_graph and log.reaches_gate(roots)
+        if crosses or self._needs_eager(log, roots, log.position.leaves.get(base)):
             self.flush()
             return NotImplemented
         self._record_backward(log, base, {}, roots, grads, retain_graph, create_graph)
         if log.position.boundary:
-            self._hand_out_boundary(log)
+            self._hand_out_boundary(log, retain_graph)
         return None
 
     def _backward_of_graph(self, graph: OpenGraph, roots: list[Tensor], grads: list[Tensor | None]):
@@ -101,7 +102,7 @@ class GradientEvents:
         """What the gradient slots of a backward's leaves hold, and who averages them, as a part of its key."""
         if leaves is None:
             return None
-        inputs = [log.externals[v] for v in leaves.inputs] if leaves.inputs else ()
+        inputs = [log.outside(v) for v in leaves.inputs] if leaves.inputs else ()
         syncing = tuple([reducer.number for reducer in _reducers_of(leaves, inputs)])
         return self.slots.states(leaves), tuple([self.slots.state(x) for x in inputs]), syncing
 
@@ -111,7 +112,7 @@ class GradientEvents:
 
         leaves: what it is known to reach.
         """
-        reached = _reached(roots) if leaves is None else [log.externals[v] for v in leaves.inputs]
+        reached = _reached(roots) if leaves is None else [log.outside(v) for v in leaves.inputs]
         if any(reducer.find_unused for reducer in _reducers_of(leaves, reached)):
             return True
         if dispatch.tape.sharing and self._adds_to_parts(log, reached, leaves):
@@ -202,7 +203,7 @@ class GradientEvents:
         grad = grad.detach()
         self.set_grad(leaf, grad.clone() if leaf.grad is None else leaf.grad + grad)
 
-    def _hand_out_boundary(self, log: Log) -> None:
+    def _hand_out_boundary(self, log: Log, retain_graph: bool) -> None:
         """Backward reached eager tapes: flush, then go on there with the gradients of the boundary."""
         boundary = [(log.externals[v], log.pending(g, False)) for v, g in log.position.boundary]
         leaves = [leaf for leaf, _ in log.grads.values()]
@@ -211,7 +212,7 @@ class GradientEvents:
             if (reducer := dispatch.tape.reducer_of(leaf)) is not None:
                 reducer.ready(leaf)
         dispatch.tape.run_backward(
-            [t for t, _ in boundary], [g for _, g in boundary], retain_graph=False, create_graph=False
+            [t for t, _ in boundary], [g for _, g in boundary], retain_graph=retain_graph, create_graph=False
         )
         for reducer in dispatch.tape.reducers_of(leaves):
             reducer.finish()
@@ -224,7 +225,7 @@ class GradientEvents:
         log.fresh = {}
         tensors = tuple([tensors_key(log, x) for x in (roots, inputs, grads)])
         key = ("grad", create_graph, retain_graph, allow_unused, tensors)
-        if key not in log.position.children and self._needs_eager(log, roots, None):
+        if key not in log.position.children and (log.reaches_gate(roots) or self._needs_eager(log, roots, None)):
             self.flush()
             return NotImplemented
 

@@ -52,8 +52,8 @@ def _put_on_tape(entry: Taped, get: Callable) -> None:
 
 
 class OpenValues(NamedTuple):
-    """kept: the values that a backward from some tensors would read, made: those that are results of nodes; is_open:
-    whether there is anything left to walk.
+    """kept: the values that a backward from some tensors would read, and the tensors brought in that it would reach;
+    made: those that are results of nodes; is_open: whether there is anything left to walk.
     """
 
     kept: tuple[int, ...]
@@ -82,6 +82,7 @@ def _open_values(steps: list[Step], held: frozenset[int], used: tuple[int, ...])
         freed.update(map(id, _reachable(makers, [root], frozenset())))
     entries = _reachable(makers, held, freed)
     kept = {v for entry in entries for v in entry.kept}
+    kept |= {v for entry in entries for v in _wanted(entry)} & {v for step in steps for v in step.operands}
     made = kept & {v for step in steps for node in step.nodes for v in node.results}
     return OpenValues(tuple(sorted(kept)), frozenset(made), bool(entries))
 
@@ -94,5 +95,10 @@ def _reachable(makers: dict[int, Taped], roots: Iterable[int], stop: set[int] | 
         if entry is None or id(entry) in found or id(entry) in stop:
             continue
         found[id(entry)] = entry
-        todo += [v for v, wanted in zip(entry.item.operands, entry.wants, strict=True) if wanted and type(v) is int]
+        todo += _wanted(entry)
     return list(found.values())
+
+
+def _wanted(entry: Taped) -> list[int]:
+    """The operands that a gradient flows to."""
+    return [v for v, wanted in zip(entry.item.operands, entry.wants, strict=True) if wanted and type(v) is int]

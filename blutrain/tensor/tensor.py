@@ -37,11 +37,12 @@ class Epoch:
 
 storage_epoch = Epoch()  # a tensor got other memory (`.data = ...`): pointers bound to it are stale
 structure_epoch = Epoch()  # requires_grad or the structure of a module changed
+write_epoch = Epoch()  # a tensor was changed in place
 
 
 class Version:
-    """Changes in place of one memory, shared by its views: `value` counts them all, `history` those that autograd knows
-    of.
+    """Changes in place of one memory, shared by its views: `value` is the `write_epoch` of the last one, `history` counts
+    those that autograd knows of.
     """
 
     __slots__ = ("history", "value")
@@ -118,6 +119,7 @@ class Tensor(_Methods):
             twin._foreign = self._foreign
         else:
             twin = Tensor._make_pending(self._aval, self.device, self._pending)
+            twin._version = self._versions()
         return twin
 
     def _buffer(self):
@@ -145,7 +147,8 @@ class Tensor(_Methods):
 
     def _bump_version(self) -> None:
         """Note a change in place; every write does."""
-        self._versions().value += 1
+        write_epoch.bump()
+        self._versions().value = write_epoch.value
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -39,7 +39,11 @@ def assign(dst, value):
     recorder = dispatch.recorder
     if recorder is not None:
         if recorder.recording or dst._pending is not None or value._pending is not None:
-            return recorder.primitive(ASSIGN, (dst, value), {})
+            if dst._pending is None:
+                check_writable("assign", dst)
+            recorder.primitive(ASSIGN, (dst, value), {})
+            dst._bump_version()
+            return dst
         recorder.write(dst)
     dispatch.common_device("assign", (dst, value), {})
     ASSIGN.infer(dst._aval, value._aval)
