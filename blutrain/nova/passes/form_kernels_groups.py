@@ -23,7 +23,7 @@ from math import prod
 
 from ..capabilities import Capabilities
 from .form_kernels_axes import Index, Loops, Read
-from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, REDUCE, SCAN, SCATTER, Node
+from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, REDUCE, SCAN, SCATTER, VIEW, Node
 from .form_kernels_memory import memory_of
 from .form_kernels_skip import choice
 
@@ -174,6 +174,7 @@ class Groups:
         direct = [self._sources(root) for root in roots]
         self.before = [0] * len(roots)
         self.after = [0] * len(roots)
+        self._merged = [1 << number for number in range(len(roots))]  # a group, and those that became part of it
         for number, sources in enumerate(direct):
             for source in _bits(sources):
                 self.before[number] |= self.before[source] | 1 << source
@@ -225,6 +226,7 @@ class Groups:
         if _chain([*a.roots, *b.roots]) > MAX_CHAIN or not self._run_together(a, b):
             return False
         is_plain = list(place) == sorted(place) or (a.anchor == CONTRACT and self.target.is_wide)
+        is_plain = is_plain or self._is_turned(a, b, place)
         if not is_plain and not (_reads(a, b) or _reads(b, a)):
             return False  # only a value that one gives the other shows a generator how permuted loops belong together
         if len(set(place)) != len(place) or any(a.extents[p] != b.extents[d] for d, p in enumerate(place)):
@@ -235,6 +237,17 @@ class Groups:
         if not _reads_in_place(roots, places) or _reads_late(a, roots, places) or not _is_timely(a, b):
             return False
         return is_waist or self._is_worthwhile(a, b, places)
+
+    def _is_turned(self, a: Group, b: Group, place: tuple[int, ...]) -> bool:
+        """Whether `b` makes, over the rows of `a` in their order, a tensor that is to be stored transposed."""
+        if a.anchor != ROW or len(b.roots) != 1 or not b.roots[0].node.is_stored:
+            return False
+        (root,) = b.roots
+        if root.node.kind != VIEW or not all(_is_plain(index) for index in root.loops.reads[0].indices):
+            return False
+        straight = [place[index.dim] for index in root.loops.reads[0].indices]
+        columns = prod(a.extents[d] for d in a.reduced)
+        return straight == list(range(len(a.extents))) and columns <= self.target.turned_columns
 
     def _is_worthwhile(self, a: Group, b: Group, places: dict[int, tuple[int, ...]]) -> bool:
         """An epilogue reads the product. A map joins the reductions it computes with or makes the operand of, not any
@@ -275,8 +288,10 @@ class Groups:
     def _delays(self, a: Group, b: Group) -> bool:
         """Whether kernels that only wait for `a`, and come before what `b` waits for, would have to wait for that."""
         last, mine = (self._waits_for(group, (a, b)) for group in (b, a))
+        if last <= mine:
+            return False
         users = (self.groups[n] for n in _bits(self.after[a.number] & ~(1 << b.number)))
-        return last > mine and any(user.roots and user.roots[0].node.number < last for user in users)
+        return any(user.roots and user.roots[0].node.number < last for user in users)
 
     def _waits_for(self, group: Group, inside: tuple[Group, Group]) -> int:
         """The number of the last root that `group` needs, but for those of `inside`."""
@@ -285,22 +300,25 @@ class Groups:
         return max((max(n, self.waits[n]) for n in numbers), default=-1)
 
     def _join(self, a: int, b: int) -> None:
-        """Group b is now group a: everything before either is before everything after either."""
-        both = ~(1 << a | 1 << b)
-        before = (self.before[a] | self.before[b]) & both
-        after = (self.after[a] | self.after[b]) & both
+        """Group b is now group a: everything before either is before everything after either. What is after (before)
+        both already knew of both, and keeps the bit of b beside that of a.
+        """
+        self._merged[a] |= self._merged[b]
+        outside = ~self._merged[a]
+        before = (self.before[a] | self.before[b]) & outside
+        after = (self.after[a] | self.after[b]) & outside
+        for number in _bits((self.after[a] ^ self.after[b]) & after):
+            self.before[number] |= before | 1 << a | 1 << b
+        for number in _bits((self.before[a] ^ self.before[b]) & before):
+            self.after[number] |= after | 1 << a | 1 << b
         self.before[a], self.after[a] = before, after
         self.before[b], self.after[b] = 0, 0
-        mine, gone = 1 << a, ~(1 << b)
-        for number in _bits(after):
-            self.before[number] = (self.before[number] | before | mine) & gone
-        for number in _bits(before):
-            self.after[number] = (self.after[number] | after | mine) & gone
 
     def in_order(self) -> list[Group]:
         """Living groups, each after those it depends on, otherwise by their first root."""
         alive = [g for g in self.groups if g.roots]
-        return sorted(alive, key=lambda g: (self.before[g.number].bit_count(), g.roots[0].node.number))
+        living = sum(1 << g.number for g in alive)
+        return sorted(alive, key=lambda g: ((self.before[g.number] & living).bit_count(), g.roots[0].node.number))
 
 
 def _reads(a: Group, b: Group) -> bool:
