@@ -138,6 +138,29 @@ def fails(how):
     distributed.all_reduce(bt.ones(3), "mean")
 
 
+def apart():
+    """Rank 1 does not raise what the others do, and deal with: they go on to something else."""
+    group = distributed.init_process_group(timeout=60)
+    distributed.all_reduce(bt.ones(1))
+    if group.rank == 1:
+        distributed.all_reduce(bt.ones(3), "mean")
+    distributed.barrier()
+
+
+def messages():
+    """Between two of three ranks: collectives are the same ones on all ranks all the same."""
+    group = distributed.init_process_group(timeout=3)
+    for i in range(10):
+        if group.rank == 0:
+            distributed.send(bt.full((2,), float(i)), 1)
+        elif group.rank == 1:
+            assert distributed.recv(bt.zeros(2), 0).tolist() == [i, i]
+    assert distributed.all_reduce(bt.ones(1)).item() == 3
+    if group.rank == 0:
+        distributed.recv(bt.zeros(2), 2)
+    distributed.barrier()
+
+
 def sleeps_first():
     if os.environ["RANK"] == "1":
         time.sleep(60)

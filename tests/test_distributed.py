@@ -215,6 +215,26 @@ def test_a_rank_that_never_arrives_is_named(how, said):
     assert "rank 1: last in all_reduce sum float32[1] (collective 2)" in last
 
 
+def test_ranks_in_different_collectives_are_told_apart_at_once():
+    began = time.monotonic()
+    status, _, err = program(2, "apart")
+    assert status == 1 and time.monotonic() - began < 30
+    last = err.partition("its last output:\n")[2]
+    assert "are in different collectives" in last and "CollectiveMismatch: " in last
+    assert (
+        "all_reduce mean float32[3] (collective 3)" in last or "entered all_reduce mean float32[3] in its place" in last
+    )
+
+
+def test_a_message_is_no_collective_and_one_that_never_comes_is_named():
+    status, _, err = program(3, "messages")
+    last = err.partition("its last output:\n")[2]
+    assert (
+        status == 1 and "CollectiveTimeout: recv from 2 float32[2] (message 1): rank 2 did not come within 3 s" in last
+    )
+    assert "rank 2: last in barrier" in last
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="sleeps by the C library")
 def test_a_rank_that_hangs_in_c_says_where():
     began = time.monotonic()

@@ -28,12 +28,13 @@ from .current import (
 from .data import Sampler, shard
 from .data_parallel import DataParallel
 from .environment import is_launched, restart_count
-from .errors import CollectiveTimeout, PeerLost
+from .errors import CollectiveMismatch, CollectiveTimeout, PeerLost
 from .group import ProcessGroup, Work
 from .messages import barrier, recv, send
 from .store import StoreError
 
 __all__ = [
+    "CollectiveMismatch",
     "CollectiveTimeout",
     "DataParallel",
     "PeerLost",

@@ -65,9 +65,11 @@ def call(prim: Primitive, x: Tensor, async_op: bool, **attrs: Any) -> Any:
 
 
 def start(array: Any, name: str, detail: str, *operands: Any) -> tuple[Any, Any]:
-    """Enter the backend's collective `name` on its operands, for an array that messages describe."""
+    """Enter the backend's collective `name` on its operands, for an array that messages describe: by its size, as a
+    compiled program knows no shape.
+    """
     device = cpu if isinstance(array, numpy.ndarray | numpy.generic) else Device("cuda", array.device.id)
-    return get_group().start(device, f"{name} {detail} {array.dtype.name}{list(array.shape)}", name, *operands)
+    return get_group().start(device, f"{name} {detail} {array.dtype.name}[{array.size}]", name, *operands)
 
 
 def compiled(parts: Callable[[Sequence[Aval], Any], Parts], start: Callable) -> Collective:
@@ -195,7 +197,8 @@ def _start_all_gather(xp, x, *, ranks: int, count: int):
 
 
 def _start_all_gather_in_place(flat, ranks: int, count: int):
-    return start(flat, "all_gather", "of", flat[_behind(ranks * count) :], flat[: ranks * count])
+    mine = flat[_behind(ranks * count) :]
+    return start(mine, "all_gather", "of", mine, flat[: ranks * count])
 
 
 def _vjp_all_gather(ctx, grad):
@@ -238,7 +241,7 @@ def _start_reduce_scatter(xp, x, *, op: str, ranks: int, count: int):
 
 
 def _start_reduce_scatter_in_place(flat, op: str, ranks: int, count: int):
-    return start(flat, "reduce_scatter", op, flat[:count], flat[_behind(count) :], op)
+    return start(flat[:count], "reduce_scatter", op, flat[:count], flat[_behind(count) :], op)
 
 
 def _vjp_reduce_scatter(ctx, grad):

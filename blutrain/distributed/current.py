@@ -69,6 +69,7 @@ def destroy_process_group() -> None:
 
 def require_equal(what: str, value: Any) -> None:
     """All ranks call it. Errors: ValueError where `value` (of what JSON holds) is another one on some rank."""
+    flush_pending()
     values = get_group().exchange(f"comparing {what}", value)
     for rank, other in enumerate(values):
         if other != values[0]:

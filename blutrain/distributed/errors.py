@@ -10,5 +10,9 @@ class PeerLost(Exception):
     """Another rank died or raised; nothing is wrong with this one."""
 
 
+class CollectiveMismatch(Exception):
+    """Ranks have entered different collectives at the same place; the message says which."""
+
+
 class CollectiveTimeout(Exception):
     """A rank did not come to a collective in time; the message says which rank, which collective, where it is."""

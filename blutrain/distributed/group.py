@@ -13,7 +13,7 @@ from typing import Any
 from ..errors import message
 from ..tensor.device import Device
 from .environment import World
-from .errors import CollectiveTimeout, PeerLost
+from .errors import CollectiveMismatch, CollectiveTimeout, PeerLost
 from .local import Alone, LocalBackend
 from .mpi import MpiBackend
 from .store import Client, Server
@@ -32,7 +32,7 @@ class Work:
         self._group, self._entry, self._request, self.result = group, entry, request, result
 
     def wait(self) -> Any:
-        """The result. Errors: PeerLost, CollectiveTimeout."""
+        """The result. Errors: PeerLost, CollectiveMismatch, CollectiveTimeout."""
         if self._request is not None:
             self._group.join(self._entry, self._request)
             self._request = None
@@ -133,7 +133,10 @@ class ProcessGroup:
         backend = self.backend(device)
         if backend is self._nccl and backend.is_capturing():
             return Entry(0, name), getattr(backend, call)(*operands)  # entered at each launch: follow_replay
-        entry = self.watch.enter(name)
+        if call in ("send", "recv"):
+            entry = self.watch.enter_message(call, name, operands[1])
+        else:
+            entry = self.watch.enter(name)
         if backend is self._nccl:
             return entry, self._start_watched(entry, call, operands)
         request = getattr(backend, call)(*operands)
@@ -169,7 +172,7 @@ class ProcessGroup:
         self.join(*self.start(device, name, call, *operands))
 
     def join(self, entry: Entry, request: Any) -> None:
-        """Wait. Errors: PeerLost, CollectiveTimeout."""
+        """Wait. Errors: PeerLost, CollectiveMismatch, CollectiveTimeout."""
         if hasattr(request, "join"):
             request.join()
             return
@@ -187,7 +190,7 @@ class ProcessGroup:
     def exchange(self, what: str, value: Any) -> list[Any]:
         """The values (of what JSON holds) of all ranks, in order. Every rank calls it.
 
-        Errors: PeerLost, CollectiveTimeout.
+        Errors: PeerLost, CollectiveMismatch, CollectiveTimeout.
         """
         if self._local is not None:
             return [value]
@@ -210,7 +213,7 @@ class ProcessGroup:
         """This rank ends by an exception: the others hear of it, and MPI is not waited for."""
         if not self.has_failed:
             self.has_failed = True
-            if self._local is None and not isinstance(error, (PeerLost, CollectiveTimeout)):
+            if self._local is None and not isinstance(error, (PeerLost, CollectiveMismatch, CollectiveTimeout)):
                 self.watch.fail(error)
 
     def close(self) -> None:

@@ -52,5 +52,8 @@ class Alone:
     def enter(self, name: str) -> None:
         """Nobody waits."""
 
+    def enter_message(self, kind: str, name: str, peer: int) -> None:
+        """Nobody is there."""
+
     def check(self, entry) -> None:
         """Nobody is missing."""

@@ -1,7 +1,8 @@
 """The watchdog: each rank tells the store twice a second what it is doing, and learns of ranks that die or do not come.
 
-A rank that waits in a collective asks `check`: it raises once a rank is lost, has ended, or has not entered the
-collective for `timeout` seconds. A rank that compiles counts as being on its way (`tensor.dispatch.busy` says so).
+A rank that waits in a collective asks `check`: it raises once a rank is lost, has ended, is in another collective in its
+place, or has not entered the collective for `timeout` seconds. A rank that compiles counts as being on its way
+(`tensor.dispatch.busy` says so).
 
 The thread calls nothing of CUDA: it would wait for locks of the driver, and hold Python's, while a kernel waits for a
 rank that does not come.
@@ -15,14 +16,14 @@ import os
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any
 
 from ..errors import message
 from ..tensor import dispatch
 from .environment import World
-from .errors import CollectiveTimeout, PeerLost
+from .errors import CollectiveMismatch, CollectiveTimeout, PeerLost
 from .store import Client
 
 BEAT_SECONDS = 0.5
@@ -32,15 +33,17 @@ KEPT = 64  # collectives remembered for messages
 
 
 class Entry:
-    """A collective that this rank has entered: its number, what it is, since when."""
+    """A collective that this rank has entered: its number, what it is, since when. A message between two ranks has the
+    number that it is among those to, or from, `peer`.
+    """
 
-    __slots__ = ("name", "number", "since")
+    __slots__ = ("name", "number", "peer", "since")
 
-    def __init__(self, number: int, name: str):
-        self.number, self.name, self.since = number, name, time.monotonic()
+    def __init__(self, number: int, name: str, peer: int | None = None):
+        self.number, self.name, self.since, self.peer = number, name, time.monotonic(), peer
 
     def __str__(self) -> str:
-        return f"{self.name} (collective {self.number})"
+        return f"{self.name} ({'collective' if self.peer is None else 'message'} {self.number})"
 
 
 class _Start:
@@ -60,6 +63,8 @@ class Watch:
         self.device_fault: Any = None  # tells what went wrong on the device, or nothing
         self._entered = 0
         self._names: dict[int, str] = {}
+        self._messages: Counter[str] = Counter()  # "send 1": those to rank 1
+        self._apart: tuple[Entry, int, str] | None = None  # a collective here, a rank, and what that has in its place
         self._client, self._end, self._error = client, None, None
         client.answer_within(SILENT_SECONDS)
         self._followed: deque[tuple[Entry, _Start | None]] = deque()
@@ -68,10 +73,16 @@ class Watch:
 
     def enter(self, name: str) -> Entry:
         """Note that this rank enters a collective."""
-        self._entered += 1
-        self._names[self._entered] = name
-        self._names.pop(self._entered - KEPT, None)
-        return Entry(self._entered, name)
+        number = self._entered + 1
+        self._names[number] = name  # first: the thread tells the others of all up to `_entered`
+        self._entered = number
+        self._names.pop(number - KEPT, None)
+        return Entry(number, name)
+
+    def enter_message(self, kind: str, name: str, peer: int) -> Entry:
+        """Note that this rank enters a "send" to, or a "recv" from, another one."""
+        self._messages[f"{kind} {peer}"] += 1
+        return Entry(self._messages[f"{kind} {peer}"], name, peer)
 
     @contextlib.contextmanager
     def starting(self, library: str) -> Iterator[None]:
@@ -99,23 +110,31 @@ class Watch:
         for rank, why in self.lost.items():
             help = f"it happened during {entry}"
             return PeerLost(message("distributed", f"rank {rank} is lost", got=why, help=help))
+        if self._apart is not None:
+            mine, rank, other = self._apart
+            rule = f"ranks {self.world.rank} and {rank} are in different collectives"
+            return CollectiveMismatch(self._text(mine, rule, [f"rank {rank}: entered {other} in its place"]))
         missing = self._missing(entry)
         ended = [rank for rank in missing if self.states.get(rank, {}).get("end")]
         if ended:
-            return CollectiveTimeout(self._text(entry, f"{_ranks(ended)} ended without entering it", missing))
+            rule = f"{_ranks(ended)} ended without entering it"
+            return CollectiveTimeout(self._text(entry, rule, self._whereabouts(missing)))
         if time.monotonic() - entry.since < self.timeout:
             return None
         if missing and all(self.states.get(rank, {}).get("busy") for rank in missing):
             return None
         rule = f"{_ranks(missing)} did not come within {self.timeout:g} s" if missing else "it does not end"
-        return CollectiveTimeout(self._text(entry, rule, missing or list(self.states)))
+        return CollectiveTimeout(self._text(entry, rule, self._whereabouts(missing or list(self.states))))
 
     def _missing(self, entry: Entry) -> list[int]:
+        if entry.peer is not None:
+            answer = f"{'recv' if entry.name.startswith('send') else 'send'} {self.world.rank}"
+            came = self.states.get(entry.peer, {}).get("messages", {}).get(answer, 0)
+            return [entry.peer] if came < entry.number else []
         others = (rank for rank in range(self.world.size) if rank != self.world.rank)
         return [rank for rank in others if self.states.get(rank, {}).get("entered", 0) < entry.number]
 
-    def _text(self, entry: Entry, rule: str, ranks: list[int]) -> str:
-        lines = [f"rank {rank}: {self._whereabouts(rank, entry)}" for rank in ranks]
+    def _text(self, entry: Entry, rule: str, lines: list[str]) -> str:
         help = (
             "all ranks must call the same collectives in the same order; timeout= of init_process_group gives more time"
         )
@@ -124,18 +143,15 @@ class Watch:
             return message(str(entry), rule, got=got, help=help, location=("", 0))
         return message(str(entry), rule, got=got, help=help)
 
-    def _whereabouts(self, rank: int, entry: Entry) -> str:
+    def _whereabouts(self, ranks: list[int]) -> list[str]:
+        return [f"rank {rank}: {self._whereabouts_of(rank)}" for rank in ranks]
+
+    def _whereabouts_of(self, rank: int) -> str:
         state = self.states.get(rank)
         if state is None:
             return "never heard of"
-        names = state.get("names", {})
-        if str(entry.number) in names and names[str(entry.number)] != entry.name:
-            return f"entered {names[str(entry.number)]} as its collective {entry.number}"
-        last = (
-            f"last in {names[str(state['entered'])]} (collective {state['entered']})"
-            if names
-            else "in no collective yet"
-        )
+        names, number = state["names"], state["entered"]
+        last = f"last in {names[str(number)]} (collective {number})" if names else "in no collective yet"
         doing = state.get("end") or state.get("busy") or "running"
         return f"{last}, {doing}, heard of {state['silent']:.1f} s ago"
 
@@ -165,6 +181,7 @@ class Watch:
         return {
             "entered": self._entered,
             "names": names,
+            "messages": dict(self._messages),
             "busy": dispatch.busy,
             "end": self._end,
             "error": self._error,
@@ -197,6 +214,7 @@ class Watch:
             self.lost.setdefault(0, "its process is gone")
             return False
         self.states = {int(rank): state for rank, state in answer["states"].items()}
+        self._apart = self._apart or self._first_apart()
         lost = {int(rank): why for rank, why in answer["lost"].items() if int(rank) != self.world.rank}
         for rank, state in self.states.items():
             if state["silent"] > SILENT_SECONDS and not state.get("end") and rank != self.world.rank:
@@ -204,9 +222,19 @@ class Watch:
         self.lost.update(lost)
         return not self.lost
 
+    def _first_apart(self) -> tuple[Entry, int, str] | None:
+        """The first collective, of those remembered, that is another one on some rank; that rank, and its name there."""
+        names = dict(list(self._names.items()))
+        theirs = [(int(n), rank, name) for rank, s in self.states.items() for n, name in s["names"].items()]
+        apart = [x for x in theirs if names.get(x[0], x[2]) != x[2]]
+        if not apart:
+            return None
+        number, rank, name = min(apart)
+        return Entry(number, names[number]), rank, name
+
     def _followed_are_well(self) -> bool:
-        """Whether all ranks come to collectives on GPUs in time; else what is wrong is printed."""
-        while self._followed:
+        """Whether all ranks come to collectives on GPUs in time, and to the same; else what is wrong is printed."""
+        while self._followed and self._apart is None:
             entry, start = self._followed[0]
             if self._missing(entry) if start is None else not start.is_over:
                 break
