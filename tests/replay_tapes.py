@@ -197,3 +197,32 @@ def alias_of_the_logits_changed_before_backward(run):
         run.see(loss)
         alias.mul_(0.5)
         run.see(refuses(loss.backward), logits.detach().sum())
+
+
+@scenario()
+def frozen_between_forward_and_backward(run):
+    for i, (x, y) in enumerate(run.batches(8)):
+        loss = run.model(x, y)
+        if i in (3, 5):
+            run.see(loss)
+        if i > 2:
+            run.model.fc.requires_grad_(False)
+        loss.backward()
+        run.see(run.model.fc.weight.grad.sum())
+        run.opt.step()
+        run.opt.zero_grad()
+        run.model.fc.requires_grad_(True)
+
+
+@scenario()
+def frozen_for_forward_only(run):
+    for i, (x, y) in enumerate(run.batches(8)):
+        run.model.fc.requires_grad_(i < 2)
+        loss = run.model(x.requires_grad_(), y)
+        if i % 3 == 0:
+            run.see(loss)
+        run.model.fc.requires_grad_(True)
+        loss.backward()
+        run.see(i < 2 or run.model.fc.weight.grad is None, x.grad.sum())
+        run.opt.step()
+        run.opt.zero_grad()

@@ -26,22 +26,29 @@ def rebuild(steps: Iterable[Step], tensors: dict, make: Callable) -> None:
             tensors[value] = make(value)
         return tensors[value]
 
+    frozen: list[Tensor] = []
     with dispatch.tape.enable_grad():
         for step in steps:
             for entry in step.taped:
-                _put_on_tape(entry, get)
+                _put_on_tape(entry, get, frozen)
             for value in step.freed:
                 if value in tensors:
                     dispatch.tape.release(tensors[value])
+    for leaf in frozen:
+        leaf._requires_grad = False
 
 
-def _put_on_tape(entry: Taped, get: Callable) -> None:
+def _put_on_tape(entry: Taped, get: Callable, frozen: list[Tensor]) -> None:
+    """frozen: leaves that wanted gradients when the operation was recorded and do no more; they are noted and get one."""
     item, operands = entry.item, []
     for value, wanted in zip(entry.item.operands, entry.wants, strict=True):
         if value is None or isinstance(value, Constant):
             operands.append(None if value is None else value.value)
             continue
         operand = get(value)
+        if wanted and isinstance(operand, Tensor) and not operand._requires_grad:
+            operand._requires_grad = True
+            frozen.append(operand)
         operands.append(operand if wanted or not isinstance(operand, Tensor) else operand._alias())
     results = tuple([get(v) for v in item.results])
     if isinstance(item, FunctionCall):
