@@ -23,7 +23,7 @@ from math import prod
 
 from ..capabilities import Capabilities
 from .form_kernels_axes import Index, Loops, Read
-from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, REDUCE, SCAN, SCATTER, VIEW, Node
+from .form_kernels_graph import CONTRACT, GATHER, LOOKUP, REDUCE, SCAN, SCATTER, Node
 from .form_kernels_memory import memory_of
 from .form_kernels_skip import choice
 
@@ -226,7 +226,6 @@ class Groups:
         if _chain([*a.roots, *b.roots]) > MAX_CHAIN or not self._run_together(a, b):
             return False
         is_plain = list(place) == sorted(place) or (a.anchor == CONTRACT and self.target.is_wide)
-        is_plain = is_plain or self._is_turned(a, b, place)
         if not is_plain and not (_reads(a, b) or _reads(b, a)):
             return False  # only a value that one gives the other shows a generator how permuted loops belong together
         if len(set(place)) != len(place) or any(a.extents[p] != b.extents[d] for d, p in enumerate(place)):
@@ -237,17 +236,6 @@ class Groups:
         if not _reads_in_place(roots, places) or _reads_late(a, roots, places) or not _is_timely(a, b):
             return False
         return is_waist or self._is_worthwhile(a, b, places)
-
-    def _is_turned(self, a: Group, b: Group, place: tuple[int, ...]) -> bool:
-        """Whether `b` makes, over the rows of `a` in their order, a tensor that is to be stored transposed."""
-        if a.anchor != ROW or len(b.roots) != 1 or not b.roots[0].node.is_stored:
-            return False
-        (root,) = b.roots
-        if root.node.kind != VIEW or not all(_is_plain(index) for index in root.loops.reads[0].indices):
-            return False
-        straight = [place[index.dim] for index in root.loops.reads[0].indices]
-        columns = prod(a.extents[d] for d in a.reduced)
-        return straight == list(range(len(a.extents))) and columns <= self.target.turned_columns
 
     def _is_worthwhile(self, a: Group, b: Group, places: dict[int, tuple[int, ...]]) -> bool:
         """An epilogue reads the product. A map joins the reductions it computes with or makes the operand of, not any
