@@ -124,7 +124,9 @@ def test_operators_against_numpy():
     with pytest.raises(TypeError):
         x + "a"
     for call in (lambda: np.ones(2) + x, lambda: x + np.ones(2), lambda: x == np.ones(2), lambda: np.ones(2) != x):
-        with pytest.raises(TypeError, match=r"(?s)an operand is a NumPy array.*blutrain\.from_numpy"):
+        with pytest.raises(
+            TypeError, match=r"(?s)an operand is no tensor.*numpy\.ndarray float64\[2\].*blutrain\.from_numpy"
+        ):
             call()
     assert (x == None) is False and (x != None) is True  # noqa: E711
     assert x is not y and len({x, y, x}) == 2
@@ -309,3 +311,21 @@ def test_the_stub_for_type_checkers_is_up_to_date():
     from blutrain.tensor import write_stub
 
     assert write_stub.FILE.read_text() == write_stub.stub(), "run python -m blutrain.tensor.write_stub"
+
+
+class Foreign:
+    """An array of another library."""
+
+    def __dlpack__(self):
+        raise NotImplementedError
+
+
+def test_tensors_of_other_libraries_are_named_with_what_to_do():
+    x, text = bt.ones(2), r"(?s)no.* tensor.*test_tensor\.Foreign.*blutrain\.from_dlpack"
+    for call in (lambda: x + Foreign(), lambda: Foreign() * x, lambda: x == Foreign(), lambda: nn.ReLU()(Foreign())):
+        with pytest.raises(TypeError, match=text):
+            call()
+    with pytest.raises(TypeError, match=r"(?s)neither a device nor a dtype.*'cuda0'"):
+        x.to("cuda0")
+    with pytest.raises(ValueError, match="linspace: the number of steps is negative"):
+        bt.linspace(0, 1, -1)

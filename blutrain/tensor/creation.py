@@ -211,6 +211,8 @@ def arange(start, end=None, step=1, *, dtype=None, device=None) -> Tensor:
 def linspace(start: float, end: float, steps: int, *, dtype=None, device=None) -> Tensor:
     """`steps` numbers evenly from start to end, both included."""
     dtype, device = get_default_dtype() if dtype is None else as_dtype(dtype, "linspace"), as_device(device)
+    if steps < 0:
+        raise ValueError(message("linspace", "the number of steps is negative", got=repr(steps)))
     if steps < 2:
         return create.iota(steps, device, dtype, float(start))
     inner = create.iota(steps - 1, device, dtype, float(start), (end - start) / (steps - 1))

@@ -124,13 +124,23 @@ def to(x: Tensor, *args, device: Any = None, dtype=None, copy: bool = False, non
         elif isinstance(arg, Device | int) or (isinstance(arg, str) and arg.partition(":")[0] in ("cpu", "cuda")):
             device = arg
         else:
-            dtype = arg
+            dtype = _dtype_of(arg)
     where = x.device if device is None else as_device(device)
     wanted: DType = x.dtype if dtype is None else as_dtype(dtype, "to")
     result = cast.cast(x, wanted)
     if where is not x.device:
         result = transfer.transfer(result, where)
     return clone(result) if copy and result is x else result
+
+
+def _dtype_of(arg: Any) -> DType:
+    try:
+        return as_dtype(arg, "to")
+    except TypeError as fault:
+        if not isinstance(arg, str):
+            raise
+        expected = 'a device ("cpu", "cuda", "cuda:<index>") or a dtype such as blutrain.float32'
+        raise TypeError(message("to", "neither a device nor a dtype", expected=expected, got=repr(arg))) from fault
 
 
 def to_cpu(x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from .ops import (
     statistics,
     unary,
 )
-from .tensor import Tensor, aval_of, known_grad
+from .tensor import Tensor, aval_of, foreign, known_grad
 
 METHODS = (
     (arithmetic, "add sub mul div floor_divide remainder pow maximum minimum clamp"),
@@ -78,7 +78,7 @@ _OPERANDS = (Tensor, int, float, numpy.generic)
 def _operator(op: str, prim, function):
     """(x op y, y op x): NotImplemented for what is no tensor or number, so that Python tries the other operand.
 
-    Errors: TypeError for a NumPy array: == would be False else, without a word.
+    Errors: TypeError for arrays of other libraries: == would be False else, without a word.
     """
     function = function if prim is None else functools.partial(apply, prim)
 
@@ -98,9 +98,10 @@ def _operator(op: str, prim, function):
 
 
 def _refused(op: str, x: Tensor, other):
-    if isinstance(other, numpy.ndarray):
-        got, help = f"{x._aval} and {other.dtype}{list(other.shape)}", "use blutrain.from_numpy(array), or x.numpy()"
-        raise TypeError(message(op, "an operand is a NumPy array", expected="a Tensor or a number", got=got, help=help))
+    if hasattr(other, "__dlpack__"):
+        kind, help = foreign(other)
+        got = f"{x._aval} and {kind}"
+        raise TypeError(message(op, "an operand is no tensor", expected="a Tensor or a number", got=got, help=help))
     return NotImplemented
 
 

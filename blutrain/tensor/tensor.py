@@ -362,11 +362,20 @@ def aval_of(x) -> Aval:
         return x._aval
     aval = scalar_aval(x)
     if aval is None:
-        help = "use blutrain.tensor(...) or blutrain.from_numpy(...)" if isinstance(x, _ndarray | list | tuple) else ""
-        raise TypeError(
-            message("operand", "not a tensor", expected="a Tensor or a Python number", got=type(x).__name__, help=help)
-        )
+        got, help = foreign(x)
+        raise TypeError(message("operand", "not a tensor", expected="a Tensor or a Python number", got=got, help=help))
     return aval
+
+
+def foreign(x) -> tuple[str, str]:
+    """What an operand is that is no tensor of ours, and how to make one of it."""
+    kind = type(x)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    if isinstance(x, _ndarray):
+        return f"{name} {x.dtype}{list(x.shape)}", "use blutrain.from_numpy(array)"
+    if hasattr(x, "__dlpack__"):
+        return name, "use blutrain.from_dlpack(x)"
+    return name, "use blutrain.tensor(...)" if isinstance(x, list | tuple) else ""
 
 
 from . import dispatch  # noqa: E402  (dispatch names Tensor, Tensor asks its recorder slot)
