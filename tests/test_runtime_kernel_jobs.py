@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from test_kernels_passes import training_step
 
 from blutrain.nova.passes import configure, generate, kernel_jobs
 from blutrain.nova.passes.dedupe_kernels import distinct_kernels
+from blutrain.nova.passes.driver import run_passes
 from blutrain.nova.target import host_cpu
 
 
@@ -27,6 +29,24 @@ def test_workers_answer_as_this_process(kernels, monkeypatch):
     monkeypatch.setattr(kernel_jobs, "shared_workers", None)
     here = [kernel_jobs.ask(answer, kernels, facts) for answer in (configure.schedule_of, generate.code_of)]
     assert asked == here and len(kernels) >= kernel_jobs.LEAST - 1
+
+
+def test_code_is_made_on_the_way_to_a_schedule(monkeypatch):
+    """In one request a kernel; the pass behind finds all of it."""
+    asked = []
+    monkeypatch.setattr(
+        configure, "ask", lambda answer, ops, facts: asked.append(answer) or kernel_jobs.ask(answer, ops, facts)
+    )
+    monkeypatch.setattr(generate, "ask", lambda answer, ops, facts: asked.append(len(ops)) or [])
+    monkeypatch.setattr(generate, "_known", OrderedDict())
+    module = run_step(training_step())
+    run_passes(module, ("configure", "generate"), host_cpu())
+    with module.context:
+        assert asked == [configure.schedule_and_code, 0]
+        codes = [generate.code_of(op, host_cpu()) for op in distinct_kernels(module)]
+        assert list(generate.generated(module, host_cpu())) == codes
+        generate._known.clear()  # as in another process
+        assert list(generate.generated(module, host_cpu())) == codes
 
 
 def test_what_a_worker_cannot_answer_is_asked_here(kernels, monkeypatch):

@@ -23,8 +23,8 @@ KERNELS = (
     "lower_to_linalg",
     "order_launches",
     "plan_memory",
-    "configure",  # schedules depend on what is updated in place
     "dedupe_kernels",
+    "configure",  # schedules depend on what is updated in place
     "generate",
     "host_program",
 )

@@ -19,10 +19,12 @@ from typing import Any
 
 from mlir import ir
 
+from ...errors import NovaError
 from ..capabilities import generators
 from ..dialect.graph import Graph
-from ..kernel import kernel_text
+from .dedupe_kernels import kernel_numbers, kernels_of
 from .driver import PassFault
+from .generate import code_key, code_of, remember
 from .kernel_jobs import ask
 
 NAME = "configure"
@@ -31,15 +33,29 @@ _SCHEDULED = ("linalg.generic", "nova.gather", "nova.scatter_add", "nova.cumsum"
 
 def run(module: ir.Module, facts) -> None:
     """See the module. Errors: PassFault for a kernel that no generator takes, with the generator's reason."""
-    kernels = [op for op in Graph(module).operations() if op.name == "nova.kernel"]
-    texts = [kernel_text(op) for op in kernels]
-    distinct = dict(zip(texts, kernels, strict=True))
-    schedules = ask(schedule_of, list(distinct.values()), facts)
-    known = {text: config_attribute(schedule) for text, schedule in zip(distinct, schedules, strict=True)}
-    for op, text in zip(kernels, texts, strict=True):
-        scheduled = _scheduled(op)
-        if scheduled is not None:
-            scheduled.attributes["lowering_config"] = known[text]
+    step = Graph(module)
+    kernels = kernels_of(step)
+    numbers = kernel_numbers(step, kernels)
+    first = dict(reversed(list(zip(numbers, kernels, strict=True))))
+    made = ask(schedule_and_code, [first[number] for number in range(len(first))], facts)
+    schedules = [config_attribute(schedule) for schedule, _ in made]
+    for op, number in zip(kernels, numbers, strict=True):
+        _attach(op, schedules[number])
+    for _, code in made:
+        if code is not None:
+            remember(*code)
+
+
+def schedule_and_code(op: ir.Operation, facts) -> tuple[dict[str, Any], tuple | None]:
+    """The schedule of one kernel, and what `generate.remember` takes: its code is made on the way, where its text is
+    read anyway; None where that fails, which is generate's to say. Errors: those of `schedule_of`.
+    """
+    schedule = schedule_of(op, facts)
+    _attach(op, config_attribute(schedule))
+    try:
+        return schedule, (code_key(op, facts), code_of(op, facts))
+    except NovaError:
+        return schedule, None
 
 
 def schedule_of(op: ir.Operation, facts) -> dict[str, Any]:
@@ -69,8 +85,9 @@ def _text(value) -> str:
     return f"[{', '.join(_text(v) for v in value)}]"
 
 
-def _scheduled(op: ir.Operation) -> ir.Operation | None:
-    """The operation of the body that carries the schedule."""
+def _attach(op: ir.Operation, schedule: ir.Attribute) -> None:
+    """Puts a schedule on the operation of the body that carries it."""
     candidates = [o.operation for o in op.regions[0].blocks[0].operations if o.operation.name in _SCHEDULED]
     anchored = [o for o in candidates if "nova.anchor" in o.attributes]
-    return (anchored or candidates or [None])[0]
+    for scheduled in (anchored or candidates)[:1]:
+        scheduled.attributes["lowering_config"] = schedule

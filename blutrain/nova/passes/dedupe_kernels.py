@@ -22,17 +22,25 @@ NAME = "dedupe_kernels"
 def run(module: ir.Module, facts) -> None:
     """See the module."""
     step = Graph(module)
+    step.func.attributes["nova.kernels"] = ir.DenseI64ArrayAttr.get(kernel_numbers(step, kernels_of(step)))
+
+
+def kernels_of(step: Graph) -> list[ir.Operation]:
+    """All launches of kernels, in order."""
+    return [op for op in step.operations() if op.name == "nova.kernel"]
+
+
+def kernel_numbers(step: Graph, kernels: list[ir.Operation]) -> list[int]:
+    """The number of each launch's kernel: those that this pass left, or found now."""
+    if "nova.kernels" in step.func.attributes:
+        return list(ir.DenseI64ArrayAttr(step.func.attributes["nova.kernels"]))
     numbers: dict[str, int] = {}
-    launches = [
-        numbers.setdefault(kernel_text(op), len(numbers)) for op in step.operations() if op.name == "nova.kernel"
-    ]
-    step.func.attributes["nova.kernels"] = ir.DenseI64ArrayAttr.get(launches)
+    return [numbers.setdefault(kernel_text(op), len(numbers)) for op in kernels]
 
 
 def distinct_kernels(module: ir.Module) -> list[ir.Operation]:
     """The first launch of every distinct kernel, in the order of their numbers."""
     step = Graph(module)
-    launches = tuple(ir.DenseI64ArrayAttr(step.func.attributes["nova.kernels"]))
-    kernels = [op for op in step.operations() if op.name == "nova.kernel"]
-    first = dict(reversed(list(zip(launches, kernels, strict=True))))
+    kernels = kernels_of(step)
+    first = dict(reversed(list(zip(kernel_numbers(step, kernels), kernels, strict=True))))
     return [first[number] for number in range(len(first))]

@@ -13,7 +13,6 @@ from mlir import ir
 from ..dialect.convert import user_lines
 from ..dialect.graph import attributes
 from ..plan import READY, WAIT, Bucket, BufferRef, Callback, Check, InputSpec, Launch, OutputSpec, ProgramPlan
-from .dedupe_kernels import distinct_kernels
 from .generate import generated
 from .plan_memory import place_of
 from .step_launches import StepLaunches
@@ -25,10 +24,9 @@ def run(module: ir.Module, facts) -> ProgramPlan:
     """The plan of a step that went through all passes. Errors: NovaError for one that cannot run."""
     step = StepLaunches(module)
     held = step.graph.func.attributes
-    kernels = tuple(generated(op, facts) for op in distinct_kernels(module))
     guard = place_of(ir.StringAttr(held["nova.guard"]).value) if "nova.guard" in held else None
     plan = ProgramPlan(
-        kernels=kernels,
+        kernels=generated(module, facts),
         launches=tuple(_launches(step, held, guard)),
         arena_bytes=ir.IntegerAttr(held["nova.arena_bytes"]).value,
         inputs=tuple(InputSpec(b.shape, b.dtype, role) for b, role in zip(step.buffers, step.roles, strict=False)),
