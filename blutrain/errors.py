@@ -54,7 +54,7 @@ def user_location() -> tuple[str, int]:
     """(file, line) of the innermost frame outside blutrain; ("<unknown>", 0) where there is none."""
     frame = sys._getframe(1)
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(_PACKAGE):
+        if not frame.f_code.co_filename.startswith((_PACKAGE, "<frozen ")):  # an import is frozen code
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
     return "<unknown>", 0

@@ -79,6 +79,7 @@ def test_the_environment():
         unknown.returncode
         and "unknown environment variable NOVA_DEBUGG" in unknown.stderr
         and "did you mean NOVA_DEBUG" in unknown.stderr
+        and "\n  at <string>:" in unknown.stderr
     )
     bad = imported(NOVA_DEBUG="9")
     assert bad.returncode and "NOVA_DEBUG has no such value" in bad.stderr
