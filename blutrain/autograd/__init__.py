@@ -19,12 +19,12 @@ from .gradcheck import gradcheck
 from .hooks import (
     reducer_of,
     reducers_of,
+    reducing,
     register_hook,
     register_post_accumulate_grad_hook,
     retain_grad,
     sharers,
     sharing,
-    syncing,
 )
 from .mode import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
 from .saved import saved_tensors_hooks
@@ -55,13 +55,13 @@ dispatch.tape = SimpleNamespace(
     record=tape.record,
     reducer_of=reducer_of,
     reducers_of=reducers_of,
+    reducing=reducing,
     release=tape.release,
     relink=tape.relink,
     run_backward=engine.run_backward,
     run_grad=engine.run_grad,
     sharers=sharers,
     sharing=sharing,
-    syncing=syncing,
 )
 
 

@@ -10,9 +10,9 @@ from ..tensor.tensor import Tensor, structure_epoch
 from .tape import node_of
 
 _ids = itertools.count()
-# The reducers that are at work now, and those whose processes share the work of the optimizer. One that nobody can reach
-# any more stays until it is collected: what happens in a backward is decided by the reducers of its leaves.
-syncing: weakref.WeakSet = weakref.WeakSet()
+# All reducers, and those whose processes share the work of the optimizer: they say only that there is none. One that nobody
+# can reach any more is among them until it is collected; what a backward does is decided by the reducers of its leaves.
+reducing: weakref.WeakSet = weakref.WeakSet()
 sharing: weakref.WeakSet = weakref.WeakSet()
 
 
@@ -21,7 +21,7 @@ class Hooks:
 
     reducer: what adds up this leaf's gradients over processes (distributed/reducer.py), or None. It is no hook of user
     code: the engine tells it `ready(leaf)` once the gradient is there, and `finish()` at the end of a backward; nova
-    takes its work into the program. One that is not in `syncing` is not told.
+    takes its work into the program. One whose `is_syncing` is false is not told.
     """
 
     __slots__ = ("accumulated", "grad", "reducer")
@@ -100,12 +100,12 @@ def set_reducer(leaf: Tensor, reducer) -> None:
 def reducer_of(leaf: Tensor):
     """What adds up this leaf's gradients over processes in a backward now, or None."""
     reducer = None if leaf._hooks is None else leaf._hooks.reducer
-    return reducer if reducer is not None and reducer in syncing else None
+    return reducer if reducer is not None and reducer.is_syncing else None
 
 
 def reducers_of(leaves) -> list:
     """What adds up gradients of some of these leaves in a backward now, each once, in the order they were made."""
-    found = {r for leaf in leaves if (r := reducer_of(leaf)) is not None} if syncing else ()
+    found = {r for leaf in leaves if (r := reducer_of(leaf)) is not None} if reducing else ()
     return sorted(found, key=lambda r: r.number)
 
 

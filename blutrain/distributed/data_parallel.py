@@ -107,11 +107,11 @@ class DataParallel(Module):
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Inside, backward adds to the gradients of this rank alone; the first one outside averages their sums."""
-        before = self._reducer.set_syncing(False)
+        before, self._reducer.is_syncing = self._reducer.is_syncing, False
         try:
             yield
         finally:
-            self._reducer.set_syncing(before)
+            self._reducer.is_syncing = before
 
     # ---------------------------------------------------------------- ranks are alike
 

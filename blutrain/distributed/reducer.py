@@ -12,7 +12,9 @@ import itertools
 from collections.abc import Container, Sequence
 from typing import Any
 
-from ..autograd.hooks import sharing, syncing
+import numpy
+
+from ..autograd.hooks import reducing, sharing
 from ..errors import message
 from ..nn.module import Module
 from ..tensor import dispatch
@@ -31,6 +33,7 @@ class Reducer:
 
     shards: of each bucket every rank gets the averages of one part only, for which it does the optimizer's work (see
     shards.py); the rest of `leaf.grad` then means nothing. `is_open`: gradients are sums of this rank, to be averaged.
+    `is_syncing`: a backward now averages gradients.
     """
 
     def __init__(
@@ -45,7 +48,8 @@ class Reducer:
         self.is_sharding, self.is_open = shards, False
         self.number = next(_numbers)  # all ranks make their reducers in one order
         reducers[self.number] = self
-        self.set_syncing(True)
+        self.is_syncing = True
+        reducing.add(self)
         self.buckets = plan_buckets(named_parameters, cap_bytes)
         for bucket in self.buckets if self.is_sharding else ():
             bucket.divide(group.size)
@@ -54,7 +58,8 @@ class Reducer:
         if self.is_sharding:
             sharing.add(self)
         self._flat: dict[int, Any] = {}  # bucket -> its array
-        self._views: dict[int, list[Tensor]] = {}  # bucket -> the members' gradients
+        self._parts: dict[int, list[Any]] = {}  # bucket -> the members' parts of it
+        self._views: dict[int, list[Tensor]] = {}  # bucket -> the members' gradients, which are views of them
         self._epochs = 0, 0
         self.reset()
 
@@ -91,17 +96,6 @@ class Reducer:
         """(parameter, new value) from the ranks' new parts: see shards.py."""
         return gather(self, parts)
 
-    @property
-    def is_syncing(self) -> bool:
-        """Whether a backward now averages gradients."""
-        return self in syncing
-
-    def set_syncing(self, wanted: bool) -> bool:
-        """Whether backwards from now on average gradients; returns what was set before."""
-        before = self.is_syncing
-        (syncing.add if wanted else syncing.discard)(self)
-        return before
-
     def reset(self) -> None:
         """A backward is over, as it should be or by an exception."""
         self._missing = {b.number: {id(m.parameter) for m in b.members} for b in self.buckets}
@@ -114,10 +108,14 @@ class Reducer:
         """The gradient of `leaf` is in leaf.grad; None: this rank adds nothing to it."""
         bucket, index = self._place[id(leaf)]
         self._began = True
+        missing = self._missing[bucket.number]
         with bucket.device.activate():
-            self._fill(bucket, index)
-            self._missing[bucket.number].discard(id(leaf))
-            self._start_full()
+            self._fill(bucket, index, leaf)
+            missing.discard(id(leaf))
+            if not missing:
+                self._start_full()
+            elif self._under_way:
+                self.group.progress()
 
     def finish(self) -> None:
         """Backward is over: all gradients are averages over the ranks from here on.
@@ -177,23 +175,25 @@ class Reducer:
 
     # ---------------------------------------------------------------- buckets in eager mode
 
-    def _fill(self, bucket: Bucket, index: int) -> None:
+    def _fill(self, bucket: Bucket, index: int, leaf: Tensor) -> None:
         """Bring one gradient into the bucket: leaf.grad becomes a view of it. A missing one counts as zero."""
-        member, views = bucket.members[index], self._view(bucket)
-        grad = member.parameter.grad
+        views = self._views.get(bucket.number) or self._view(bucket)
+        grad, part = leaf.grad, self._parts[bucket.number][index]
         if grad is views[index]:
             return
-        array = member.view(self._flat[bucket.number])
-        array[...] = 0 if grad is None else grad._buffer()
+        if grad is None:
+            part[...] = 0
+        else:
+            _copy(part, grad._buffer())
         views[index]._bump_version()
-        views[index] = member.parameter.grad = Tensor._wrap(array, bucket.device)
+        views[index] = leaf.grad = Tensor._wrap(part, bucket.device, leaf._aval)
 
     def _view(self, bucket: Bucket) -> list[Tensor]:
         """The gradients of a bucket as tensors that share its memory, which is made at the first use."""
-        if bucket.number not in self._views:
-            flat = self._flat[bucket.number] = bucket.device.xp.zeros(bucket.size, bucket.dtype.numpy)
-            self._views[bucket.number] = [Tensor._wrap(m.view(flat), bucket.device) for m in bucket.members]
-        return self._views[bucket.number]
+        flat = self._flat[bucket.number] = bucket.device.xp.zeros(bucket.size, bucket.dtype.numpy)
+        parts = self._parts[bucket.number] = [m.view(flat) for m in bucket.members]
+        views = self._views[bucket.number] = [Tensor._wrap(part, bucket.device) for part in parts]
+        return views
 
     def _start_full(self) -> None:
         """Start what can start; let MPI work on what is under way."""
@@ -246,6 +246,14 @@ class Reducer:
             reduced = dispatch.apply(REDUCE_BUCKET, *operands, size=bucket.size, **attrs)
             result.update({id(m.parameter): r for m, r in zip(bucket.members, reduced, strict=True)})
         return result
+
+
+def _copy(target: Any, source: Any) -> None:
+    """target[...] = source, on a GPU without a kernel of CuPy's: that costs the host four times as much."""
+    if isinstance(target, numpy.ndarray) or not source.flags.c_contiguous:
+        target[...] = source
+    else:
+        target.data.copy_from_device_async(source.data, target.nbytes)
 
 
 def unused_message(names: list[str]) -> str:

@@ -96,7 +96,7 @@ class GradientEvents:
         self._event(log, (*base, slots), list(scalars.values()), body)
         known = parent.leaves.get(base) if dispatch.tape.sharing else None
         for reducer in dispatch.tape.sharers(known.tensors) if known is not None else ():
-            reducer.is_open = reducer not in dispatch.tape.syncing or bool(log.position.boundary)
+            reducer.is_open = not reducer.is_syncing or bool(log.position.boundary)
 
     def _slots(self, log: Log, leaves: Leaves | None) -> Any:
         """What the gradient slots of a backward's leaves hold, and who averages them, as a part of its key."""
@@ -407,8 +407,7 @@ def _reached(roots: list[Tensor]) -> list[Tensor]:
 
 def _reducers_of(leaves: Leaves | None, others: Sequence[Tensor]) -> list[Any]:
     """What averages gradients of these leaves over processes now, in the order they were made."""
-    syncing = dispatch.tape.syncing
-    if not syncing:
+    if not dispatch.tape.reducing:
         return []
     found = dispatch.tape.reducers_of(others) if others else []
     if leaves is None:
@@ -417,7 +416,7 @@ def _reducers_of(leaves: Leaves | None, others: Sequence[Tensor]) -> list[Any]:
         every = {id(t._hooks.reducer): t._hooks.reducer for t in leaves.tensors if t._hooks is not None}
         leaves.reducers = tuple(reducer for reducer in every.values() if reducer is not None)
         leaves.reduced = structure_epoch.value
-    found = {*found, *[reducer for reducer in leaves.reducers if reducer in syncing]}
+    found = {*found, *[reducer for reducer in leaves.reducers if reducer.is_syncing]}
     return sorted(found, key=lambda reducer: reducer.number)
 
 
