@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import OrderedDict
 from types import SimpleNamespace
 
 import pytest
 from kernels_support import run_step
+from runtime_support import run_script
 from test_kernels_passes import training_step
 
+from blutrain.nova.aot import compile_for
+from blutrain.nova.aot_record import record_step, shapes_only
 from blutrain.nova.passes import configure, generate, kernel_jobs
 from blutrain.nova.passes.dedupe_kernels import distinct_kernels
 from blutrain.nova.passes.driver import run_passes
 from blutrain.nova.target import host_cpu
+from blutrain.nova.target_gpu import gpu_facts
+from blutrain.optim import AdamW
+from blutrain.tensor.aval import Aval
+from blutrain.tensor.device import Device
+from blutrain.tensor.dtype import int64
+from examples.gpt_mlp.model import MLPGPT, Config
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +80,39 @@ def test_a_module_keeps_nothing_of_the_step(kernels):
     for op in kernels:
         text = kernel_jobs._alone(op)
         assert text.count('"nova.kernel"') == 1 and "train.py" not in text
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm_80", "sm_90a"])
+def test_a_worker_has_loaded_what_a_kernel_takes(target, tmp_path, monkeypatch):
+    """Before its first request, while nobody waits for it."""
+    facts = host_cpu() if target == "cpu" else gpu_facts(target)
+    requests = []
+
+    def note(answer, ops, facts):
+        requests.append(([kernel_jobs._alone(op) for op in ops], facts))
+        return [answer(op, facts) for op in ops]
+
+    monkeypatch.setattr(configure, "ask", note)
+    with shapes_only():
+        model = MLPGPT(Config(64, 16, 32, 2))
+        optimizer = AdamW(model.parameters(), lr=1e-3)
+    tokens, device = Aval((2, 16), int64), Device("cpu" if target == "cpu" else "cuda")
+    compile_for(record_step(model, optimizer, [tokens, tokens], device=device), facts, "fp32")
+    file = tmp_path / "requests"
+    file.write_bytes(pickle.dumps(requests))
+    script = f"""
+        import importlib, pickle, sys
+        from blutrain.nova.capabilities import generator_modules
+        from blutrain.nova.plan_cache import KERNEL_MODULES
+        ((texts, facts),) = pickle.load(open({str(file)!r}, "rb"))
+        for name in (*KERNEL_MODULES, *generator_modules(facts)):
+            importlib.import_module(name)
+        from blutrain.nova.passes import configure, kernel_jobs
+        loaded = set(sys.modules)
+        for text in texts:
+            kernel_jobs.compile_text(text, configure.schedule_and_code, facts)
+        print(len(texts), sorted(set(sys.modules) - loaded))
+    """
+    done = run_script(script, cache="0")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{len(requests[0][0])} []\n" and len(requests[0][0]) > 8

@@ -22,6 +22,13 @@ from .target import CpuFacts, num_threads
 from .target_gpu import GpuFacts
 from .trace import Trace, freeze
 
+# What reads a kernel, in a worker; MLIR itself loads the module of a dialect (a tenth of a second for linalg's) where it
+# first meets one of its operations.
+KERNEL_MODULES = (
+    *(f"mlir.dialects.{name}" for name in ("arith", "builtin", "gpu", "linalg", "math", "tensor")),
+    *(f"blutrain.nova.{name}" for name in ("dialect.nova", "kernel_reader", "passes.kernel_jobs")),
+)
+
 
 def cached_plan(
     trace: Trace, facts: CpuFacts | GpuFacts, precision: str | None, memory_limit: int | None = None
@@ -36,7 +43,7 @@ def cached_plan(
         if plan is not None:
             return plan, {"plan_cache": time.perf_counter() - start}
     # they load MLIR and the generators while the passes run here
-    shared_workers(num_threads()).warm_up(preload=("blutrain.nova.passes.kernel_jobs", *generator_modules(facts)))
+    shared_workers(num_threads()).warm_up(preload=(*KERNEL_MODULES, *generator_modules(facts)))
     from .compile import compile_plan  # loads MLIR
 
     plan, seconds = compile_plan(trace, facts, precision, memory_limit)
