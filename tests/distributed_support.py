@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = str(ROOT / "tests" / "distributed_programs.py")
 TRAINING = str(ROOT / "tests" / "distributed_training.py")
+FAULTS = str(ROOT / "tests" / "distributed_faults.py")
 LAUNCH = [sys.executable, "-m", "blutrain.distributed.launch"]
 
 

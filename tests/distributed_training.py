@@ -202,7 +202,7 @@ def _weights(rank, compiled):
     else:
         ddp.backward(None)  # nothing left for this rank
     _assert_gradients(model, _gradient_of((_x(0), 1.0)))
-    raises(ValueError, "weights must be positive", lambda: ddp.backward(ddp(_x(rank)).sum(), weight=0))
+    raises(ValueError, "a weight must be positive", lambda: ddp.backward(ddp(_x(rank)).sum(), weight=0))
 
 
 def _different_programs(rank, compiled):

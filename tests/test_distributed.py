@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from distributed_support import LAUNCH, PROGRAMS, ROOT, TRAINING, environment, launch, program, start
+from distributed_support import FAULTS, LAUNCH, PROGRAMS, ROOT, TRAINING, environment, launch, program, start
 from safetensors.numpy import load_file
 
 pytest.importorskip("mpi4py", reason="needs blutrain[distributed]")
@@ -213,6 +213,12 @@ def test_a_rank_that_never_arrives_is_named(how, said):
     last = err.partition("its last output:\n")[2]
     assert f"CollectiveTimeout: all_reduce mean float32[3] (collective 3): {said}" in last
     assert "rank 1: last in all_reduce sum float32[1] (collective 2)" in last
+
+
+@pytest.mark.parametrize("name", ["one_runs_eagerly", "goes_on", "bad_input"])
+def test_errors_and_refusals(name):
+    status, _, err = launch(2, FAULTS, name)
+    assert status == 0, err
 
 
 def test_ranks_in_different_collectives_are_told_apart_at_once():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
@@ -35,7 +36,7 @@ class DataParallel(Module):
     find_unused_parameters: a parameter may be left out of the loss on some ranks (such steps run eagerly).
     shard_optimizer (ZeRO-1): each rank keeps the moments of, and updates, its part of the parameters; `grad` is complete
     in that part only, and the optimizer's state_dict is made by all ranks together. Errors: ValueError where the ranks'
-    models or seeds differ, naming what on which rank.
+    models, seeds or options differ, naming what on which rank.
     """
 
     def __init__(
@@ -55,7 +56,8 @@ class DataParallel(Module):
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
             raise ValueError(message("DataParallel", "no parameter requires a gradient"))
-        self._agree(group)
+        options = {"bucket_cap_mb": bucket_cap_mb, "find_unused_parameters": find_unused_parameters}
+        self._agree(group, {**options, "shard_optimizer": shard_optimizer})
         self._take_over(group)
         self._reducer = Reducer(named, group, int(bucket_cap_mb * 2**20), find_unused_parameters, shard_optimizer)
         for _, parameter in named:
@@ -80,6 +82,8 @@ class DataParallel(Module):
         loss None: this rank has nothing to add (weight 0), and takes part in the average. Errors: ValueError for a
         weight that is negative, or zero on all ranks.
         """
+        if weight is not None and not 0 <= float(weight) < math.inf:
+            raise ValueError(message("DataParallel.backward", "a weight is a finite count", got=repr(weight)))
         if loss is None and weight:
             raise ValueError(message("DataParallel.backward", "a weight without a loss", got=repr(weight)))
         if loss is None:
@@ -94,9 +98,8 @@ class DataParallel(Module):
         """This rank's weight in units of the average weight, float64. On a GPU the host does not wait for it."""
         device = self._reducer.buckets[0].device
         total = all_reduce(tensor(weight, dtype=float64, device=device), "sum")
-        if weight < 0 or (device.is_cpu and not total.item() > 0):
-            got = f"{weight} here, {total.item()} on all ranks"
-            raise ValueError(message("DataParallel.backward", "weights must be positive", got=got))
+        if device.is_cpu and not total.item() > 0:
+            raise ValueError(message("DataParallel.backward", "a weight must be positive", got="0 on all ranks"))
         return weight * self._reducer.group.size / total
 
     def _add_nothing(self) -> None:
@@ -125,9 +128,11 @@ class DataParallel(Module):
                     rule = f"{name} differs between ranks {self._reducer.group.rank} and {rank}"
                     raise RuntimeError(message("DataParallel", rule))
 
-    def _agree(self, group) -> None:
-        """Errors: ValueError where the ranks' models or seeds differ."""
+    def _agree(self, group, options: dict[str, Any]) -> None:
+        """Errors: ValueError where the ranks' models, seeds or options differ."""
         require_equal("the seed (blutrain.manual_seed)", random.default_generator.seed)
+        for name, value in options.items():
+            require_equal(f"{name} of DataParallel", value)
         named = [*self.module.named_parameters(), *self.module.named_buffers()]
         mine = [f"{name} {t._aval}{' trained' if t.requires_grad else ''}" for name, t in named]
         everyone = group.exchange("comparing models", mine)

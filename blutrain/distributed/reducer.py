@@ -60,6 +60,7 @@ class Reducer:
         self._flat: dict[int, Any] = {}  # bucket -> its array
         self._parts: dict[int, list[Any]] = {}  # bucket -> the members' parts of it
         self._views: dict[int, list[Tensor]] = {}  # bucket -> the members' gradients, which are views of them
+        self._under_way: list[tuple[Any, Any]] = []  # of the first buckets, in order
         self._epochs = 0, 0
         self.reset()
 
@@ -97,9 +98,9 @@ class Reducer:
         return gather(self, parts)
 
     def reset(self) -> None:
-        """A backward is over, as it should be or by an exception."""
+        """A backward is over, as it should be or by an exception: what it started would still write to gradients."""
+        self._join()
         self._missing = {b.number: {id(m.parameter) for m in b.members} for b in self.buckets}
-        self._under_way: list[tuple[Any, Any]] = []  # of the first buckets, in order
         self._began = False
 
     # ---------------------------------------------------------------- eager
@@ -130,11 +131,16 @@ class Reducer:
         empty = {id(m.parameter) for m in unused if m.parameter.grad is None}
         for member in unused:
             self.ready(member.parameter)
-        for entry, request in self._under_way:
-            self.group.join(entry, request)
+        self._join()
         self.is_open = False
         if self.find_unused:
             self._drop_unused(empty)
+        self.reset()
+
+    def _join(self) -> None:
+        under_way, self._under_way = self._under_way, []
+        for entry, request in under_way:
+            self.group.join(entry, request)
 
     def add_nothing(self) -> None:
         """A backward of zero for every parameter."""
@@ -143,7 +149,6 @@ class Reducer:
             for member in bucket.members:
                 self.ready(member.parameter)
         self.finish()
-        self.reset()
 
     # ---------------------------------------------------------------- averages in parts
 

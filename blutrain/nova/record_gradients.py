@@ -199,7 +199,7 @@ class GradientEvents:
 
     def _accumulate_eagerly(self, leaf: Tensor, grad: Tensor) -> None:
         for reducer in dispatch.tape.sharers((leaf,)):
-            reducer.open()
+            reducer.is_open = True  # what this backward gave so far are sums; there were no averages (`_adds_to_parts`)
         grad = grad.detach()
         self.set_grad(leaf, grad.clone() if leaf.grad is None else leaf.grad + grad)
 
@@ -279,7 +279,8 @@ class GradientEvents:
                 self.flush()
                 return NotImplemented
         log.fresh = {}
-        key = ("clip", number, freeze(options))
+        syncing = tuple([reducer.number for reducer in dispatch.tape.reducers_of(mine)])  # who agree on the norm
+        key = ("clip", number, freeze(options), syncing)
 
         def body(numbers):
             step = log.current

@@ -1,0 +1,132 @@
+"""What ranks run in test_distributed.py that go on after an error, or of which one runs by the eager rules."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+
+import numpy as np
+from distributed_programs import raises, seed
+
+import blutrain as bt
+from blutrain import distributed, nn
+from blutrain.autograd import Function
+from blutrain.optim import SGD
+
+
+class ReadsInBackward(Function):
+    """Its backward looks at a value: a compiled step is refused there, and goes on eagerly."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * (2.0 if grad.sum().item() > -1e9 else 1.0)
+
+
+class Model(nn.Module):
+    """reads: None, "forward" or "backward", where it looks at a value."""
+
+    def __init__(self, reads=None, width=3):
+        super().__init__()
+        self.first, self.second, self.reads = nn.Linear(width, width), nn.Linear(width, width), reads
+
+    def forward(self, x, with_second=True):
+        x = self.first(x)
+        if self.reads == "forward":
+            x.mean().item()
+        x = ReadsInBackward.apply(x) if self.reads == "backward" else x
+        return self.second(x) if with_second else x
+
+
+def batch(rank, step, width=3):
+    return bt.from_numpy(np.random.default_rng([rank, step]).standard_normal((4, width)).astype(np.float32))
+
+
+def train(model, compiled, sharded, clipped_when):
+    """The parameters after steps of a micro-batch of this rank alone and one of all; clipped_when: step -> whether the
+    norm of the first is that of all ranks.
+    """
+    ddp = distributed.DataParallel(model, bucket_cap_mb=1e-5, shard_optimizer=sharded)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    if compiled:
+        model.compile()
+    for step in range(8):
+        for micro in range(2):
+            alone = contextlib.ExitStack()
+            with alone:
+                if micro == 0 and not sharded:
+                    alone.enter_context(ddp.no_sync())
+                ddp(batch(distributed.get_rank(), 2 * step + micro)).square().sum().backward()
+                if micro == 0 and clipped_when(step):
+                    alone.close()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        ddp.check_equal()
+    return [p.numpy(force=True) for p in model.parameters()]
+
+
+def one_runs_eagerly():
+    """Rank 0, or both, look at values inside of a compiled model: the same numbers, and ranks that meet."""
+    warnings.simplefilter("ignore")
+    rank = distributed.init_process_group(timeout=20).rank
+    for sharded in (False, True):
+        for where in ("forward", "backward"):
+            for reads in (where if rank == 0 else None, where):
+                found = []
+                for compiled in (False, True):
+                    seed(0)
+                    model = Model(reads if compiled or where == "backward" else None)
+                    found.append(train(model, compiled, sharded, lambda step: step % 4 == 3))
+                for a, b in zip(*found, strict=True):
+                    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6, err_msg=f"{sharded} {where}")
+
+
+def goes_on():
+    """A backward that raised leaves no reduction behind that would write to gradients later."""
+    rank = distributed.init_process_group(timeout=20).rank
+    seed(0)
+    model = Model(width=300)
+    ddp = distributed.DataParallel(model, bucket_cap_mb=1e-3)
+    with bt.no_grad():
+        model.second.weight.fill_(1.0)
+    model.second.weight.register_hook(_raises)
+    for step in range(20):
+        x = bt.full((2, 300), step + 1.0 + rank)
+        raises(RuntimeError, "first.bias", lambda x=x: model.second(x).square().sum().backward())
+        model.zero_grad(set_to_none=False)
+        raises(KeyError, "a hook", lambda x=x: ddp(x * float("nan")).sum().backward())
+        model.zero_grad()
+        ddp(x).sum().backward()
+        assert model.first.weight.grad[0, 0].item() == 300 * 2 * (step + 1.5)
+        model.zero_grad()
+
+
+def _raises(grad):
+    if grad.isnan().any().item():
+        raise KeyError("a hook")
+
+
+def bad_input():
+    """Options that differ between ranks, and weights that are no counts."""
+    rank = distributed.init_process_group(timeout=20).rank
+    for name, value in (
+        ("bucket_cap_mb", 1.0 + rank),
+        ("find_unused_parameters", rank > 0),
+        ("shard_optimizer", rank > 0),
+    ):
+        seed(0)
+        said = f"the ranks differ in {name} of DataParallel"
+        raises(ValueError, said, lambda n=name, v=value: distributed.DataParallel(nn.Linear(3, 3), **{n: v}))
+    seed(0)
+    ddp = distributed.DataParallel(nn.Linear(3, 3))
+    for weight in (float("inf"), float("nan"), -1):
+        raises(ValueError, "a finite count", lambda w=weight: ddp.backward(ddp(bt.ones(2, 3)).sum(), weight=w))
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
