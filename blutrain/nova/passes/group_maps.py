@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from mlir import ir
 
 from ..capabilities import generators
+from ..kernel import kernel_text
 from .form_kernels_skip import SKIP
 from .join_kernels import join
 from .step_launches import Launch, StepLaunches
@@ -49,13 +50,17 @@ class _Group:
 def run(module: ir.Module, facts) -> None:
     """See the module."""
     step, target = StepLaunches(module), generators(facts)
+    schedules: dict[str, dict] = {}  # equal layers have equal updates
     small_bytes = int(SMALL_US * facts.mem_gb_s * 1e3)
     open_groups: dict[tuple, _Group] = {}
     groups: list[tuple[tuple, _Group]] = []
     for launch in step.launches:
         kind = _kind(step, launch, small_bytes)
-        config = target.configure(launch.op) if kind is not None else {}
-        if kind is None or config["form"] == "tiled":
+        if kind is None:
+            continue
+        text = kernel_text(launch.op)
+        config = schedules.get(text) or schedules.setdefault(text, target.configure(launch.op))
+        if config["form"] == "tiled":
             continue
         group, held = open_groups.get(kind), _held_bytes(step, launch, kind)
         parts = len(config["items"]) if config["form"] == "parts" else 1
