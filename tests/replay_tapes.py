@@ -77,6 +77,16 @@ def gradient_of_one_input_adds_up_after_reads(run):
         run.see(x.grad.sum())
 
 
+@scenario()
+def gradients_that_can_be_differentiated(run):
+    for x, y in run.batches(7):
+        loss = run.model(x, y)
+        loss.backward(create_graph=True)
+        penalty = sum((p.grad**2).sum() for p in run.model.parameters())
+        run.opt.zero_grad()
+        run.step(run.model(x, y) + penalty)
+
+
 # -------------------------------------------------------------------- what eager layers made
 
 

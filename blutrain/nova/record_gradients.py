@@ -42,12 +42,11 @@ class GradientEvents:
         if log is None:
             return NotImplemented if graph is None else self._backward_of_graph(graph, roots, grads)
         log.fresh = {}
-        base = ("backward", tensors_key(log, roots), tensors_key(log, grads), retain_graph, create_graph)
-        crosses = create_graph and log.reaches_gate(roots)
-        if crosses or self._needs_eager(log, roots, log.position.leaves.get(base)):
-            self.flush()
+        base = ("backward", tensors_key(log, roots), tensors_key(log, grads), retain_graph)
+        if create_graph or self._needs_eager(log, roots, log.position.leaves.get(base)):
+            self.flush()  # (a pending p.grad has no history)
             return NotImplemented
-        self._record_backward(log, base, {}, roots, grads, retain_graph, create_graph)
+        self._record_backward(log, base, {}, roots, grads, retain_graph)
         if log.position.boundary:
             self._hand_out_boundary(log, retain_graph)
         return None
@@ -58,15 +57,15 @@ class GradientEvents:
         log = self._begin(graph.device)
         log.owner = graph.owner
         log.fresh, scalars = graph.backward_operands(roots)
-        base = ("backward", graph.backward_key(roots), tensors_key(log, grads), False, False)
+        base = ("backward", graph.backward_key(roots), tensors_key(log, grads), False)
         if self._needs_eager(log, roots, log.position.leaves.get(base)):
             self.log = None
             return NotImplemented
-        self._record_backward(log, base, scalars, roots, grads, False, False, graph)
+        self._record_backward(log, base, scalars, roots, grads, False, graph)
         graph.use(roots)
         return None
 
-    def _record_backward(self, log: Log, base, scalars, roots, grads, retain_graph, create_graph, graph=None) -> None:
+    def _record_backward(self, log: Log, base, scalars, roots, grads, retain_graph, graph=None) -> None:
         """Take a backward event into the log: replayed where it is known for these gradient slots."""
         parent = log.position
         slots = self._slots(log, parent.leaves.get(base))
@@ -83,7 +82,7 @@ class GradientEvents:
                     roots,
                     grads,
                     retain_graph=retain_graph,
-                    create_graph=create_graph,
+                    create_graph=False,
                     accumulate=lambda t, g: self._accumulate(log, found, t, g),
                 )
             self._reduce(log, found)
