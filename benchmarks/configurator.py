@@ -6,14 +6,14 @@
 
 `schedule_space.py` enumerates the legal schedules of a family. --limit N takes N of them for each shape: half are those
 with the least predicted time, half are spread evenly over the rest; without it all are taken. Each is run and its result
-checked against float64; all that are right are timed, interleaved, three times; then the pick and the five fastest again,
-nine times. (One after another they would find the chip at another clock than products that follow each other.) A kernel
-that does not end ends the process; --resume then goes on with the shapes that the JSON file lacks. In it, for each shape
+checked against float64; all that are right are timed, interleaved in orders drawn by lot, five times; then the pick and the
+five fastest again, nine times. (One after another they would find the chip at another clock than products that follow each
+other.) A kernel that does not end ends the process; --resume then goes on with the shapes that the JSON file lacks. In it, for each shape
 (SHAPES in tf32 and bf16 unless --shapes says otherwise):
 
 legal, swept      schedules that exist, and that were timed; failed: that ptxas refused, wrong: whose result was wrong
 ratio             the pick's median by the least of the six medians
-best_schedule     of that one; predicted_us: of the pick
+best_schedule     of that one; predicted_us: of the pick; final: of the six [schedule, measured]
 correlation       of predicted and measured time over the sweep, by rank
 table             with --table: of all that were timed [schedule, predicted, measured]
 
@@ -26,6 +26,7 @@ import argparse
 import json
 import os
 import pickle
+import random
 import statistics
 import sys
 import threading
@@ -51,7 +52,7 @@ SHAPES = (
     "TN:1280x5120x2048", "NT:1000x1000x1000", "NN:2560x640x10240", "NT:12288x512x512", "TN:512x512x16384",
     "NT:4096x11008x1024", "NN:6144x6144x3072",
 )  # fmt: skip
-TOP, MEDIANS, SWEEP_ROUNDS, LONG_US = 5, 9, 3, 500.0
+TOP, MEDIANS, SWEEP_ROUNDS, LONG_US = 5, 9, 5, 500.0
 HANG_S = 20.0
 SWEEP_US, FINAL_US, MAX_LAUNCHES = 300.0, 1000.0, 200  # of one timed call, by predicted time
 
@@ -149,8 +150,12 @@ class Sweep:
         """Microseconds of each, interleaved; a call runs a kernel for about so many microseconds."""
         predicted = {number: self.built.kernels[number].predicted_us for number in numbers}
         launches = {n: max(1, min(MAX_LAUNCHES, round(microseconds / us))) for n, us in predicted.items()}
-        times = interleave({n: self.call(n, launches[n]) for n in predicted}, rounds, self.device)
-        return {n: us / launches[n] for n, us in times.items()}
+        calls = {n: self.call(n, launches[n]) for n in predicted}
+        order, times = random.Random(0), []
+        for _ in range(rounds):  # what a kernel follows matters, and whether it comes first or last
+            turn = order.sample(list(calls), len(calls))
+            times.append(interleave({n: calls[n] for n in turn}, 1, self.device))
+        return {n: statistics.median(t[n] for t in times) / launches[n] for n in calls}
 
     def is_right(self, number: int) -> bool:
         """Is the result, written to poisoned memory, that of the reference."""
@@ -189,6 +194,7 @@ def measure(
         "predicted_us": built.kernels[0].predicted_us,
         "pick_schedule": built.kernels[0].schedule,
         "best_schedule": f"{built.kernels[best].schedule} {compact(built.configs[best])}",
+        "final": [[compact(built.configs[n]), value] for n, value in us.items()],
         "correlation": rank_correlation(predicted, list(swept.values())),
         **({"table": table} if keep_table else {}),
     }

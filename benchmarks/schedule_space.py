@@ -26,7 +26,7 @@ from blutrain.nova.target_gpu import GpuFacts
 
 MIN_STEPS, MAX_WAVES, MAX_SPLIT = 4, 4, 16
 MAX_STAGES = 8
-GROUPS = (1, 8, 32)  # row tiles that are walked before the next column tile
+GROUPS = (8, 1, 32)  # row tiles that are walked before the next column tile
 
 Candidate = tuple[dict[str, Any], float]  # entries of #nova.lowering_config, predicted microseconds
 
@@ -60,7 +60,7 @@ def _hopper(problem: Problem, facts: GpuFacts) -> Iterator[Candidate]:
         rows, columns = math.ceil(problem.m / tile_m), math.ceil(problem.n / tile_n)
         steps = math.ceil(problem.k * problem.item / 128)
         for split, where in _splits(problem.batch * rows * columns, steps, facts, clusters=not pingpong):
-            for shared, group in itertools.product(("", "m", "n"), sorted({min(g, rows) for g in GROUPS})):
+            for shared, group in itertools.product(("", "m", "n"), dict.fromkeys(min(g, rows) for g in GROUPS)):
                 base = Schedule(tile_m, tile_n, 2, consumers, pingpong, group, split, where, copied, 2, shared)
                 yield from _deepest(base, problem, facts)
 

@@ -8,7 +8,7 @@ tiles of D[p, q], p along the rows of wgmma and q along its columns:
                    (p = n computes the product transposed); the other one, contiguous along k, is q
 
 Reading order: `problem` (what a kernel asks for), `addition` (sums that the memory makes) and `traffic` (operands of the
-epilogue), `schedule`, `configure` and `epilogue_cost` (the decisions and their prices), `tiles` (sizes and shared
+epilogue), `schedule`, `configure`, `cost` and `epilogue_cost` (the decisions and their prices), `tiles` (sizes and shared
 memory), `operands` (tensor maps, copies, descriptors), `builder` (text), `machine` (barriers, wgmma), `place`, `sums`
 and `mainloop`, `pieces`, `values` and `epilogue` (from accumulators to results), `block`, `staging` and `fetch`
 (results and matrices between shared memory and TMA), `repack`, `split` and `columns` (the phases before and after),

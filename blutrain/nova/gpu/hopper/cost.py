@@ -1,0 +1,160 @@
+"""Predicts the time of a contraction on sm_90a from its schedule, in closed form.
+
+The busiest SM takes its tiles one after another. A step of k costs what the slowest of three needs for it: the tensor
+core, the shared memory that TMA fills and wgmma reads, and the latency of TMA, which the ring must cover. Beside that,
+all of an SM's tiles cost at least what TMA needs to bring their rows and to take their results away. Where two such
+times are close, both count: they join as their 8-norm. Then the chip's power bounds the whole, the memory's bandwidth
+too, and launches, clusters and other phases add constants. Those without another source were fitted to 1,400 schedules
+of 24 products (benchmarks/results/configurator-h200.json); products that took no part tell what the fit is worth.
+"""
+
+from __future__ import annotations
+
+import math
+
+from blutrain.nova.gpu.hopper.epilogue_cost import finish_cycles
+from blutrain.nova.gpu.hopper.operands import REGISTER_BLOCK, own_block
+from blutrain.nova.gpu.hopper.pieces import chunk_columns, fetched_loads, staged_stores
+from blutrain.nova.gpu.hopper.problem import Problem
+from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS, STAGE_ROW_BYTES, Schedule
+from blutrain.nova.gpu.hopper.tiles import Tiles
+from blutrain.nova.kernel import ITEM_BYTES
+from blutrain.nova.target_gpu import GpuFacts
+
+CLOCK_GHZ = 1.755  # under load
+# Cycles of one k-step (128 bytes of k) of a tile: rows * columns / 32 at the tensor core's full rate.
+PRODUCTS_PER_CYCLE = 32.0
+STEP_SLACK = 1.05  # over that, measured in steady state
+SHARED_BYTES_PER_CYCLE = 156.0  # that TMA, wgmma and fragment loads together move to and from an SM's shared memory
+LATENCY_CYCLES, SHARED_LATENCY_CYCLES = 1400.0, 500.0  # of TMA until a stage is there; more, where two blocks fill it
+# Of an SM's TMA: a row of up to 128 bytes in one line of the L2; more for one across two lines, more for one that does
+# not start with a sector of 32 bytes; the share of it where two blocks receive the row.
+ROW_CYCLES, CROSSING_CYCLES, SECTOR_CYCLES, SHARED_ROW = 1.67, 1.75, 1.4, 0.66
+STORED_BYTES_PER_CYCLE = 60.0  # of results and operands of an epilogue
+POWER = 0.79  # of the peak that the chip's power allows a long product
+HALF_LINE_BYTES_PER_CYCLE = 100.0  # written in rows of 64 bytes: what that delays the products
+TURNS_SLACK = 1.1  # where one consumer at a time loads fragments and multiplies
+FETCHING_TURNS_SLACK = 1.7  # where besides matrices are fetched for the other
+LAUNCH_US = 0.8  # of a kernel in a graph, until its first tile is under way
+CLUSTER_US = 1.3  # more, where blocks form clusters
+SPLIT_CLUSTER_US, COLD_BLOCK_US = 2.5, 3.0  # where they split k; and of each next block, which starts cold
+FILL_CYCLES = 1500.0  # latency of the first k-step: tensor map, TMA, first wgmma
+STREAM_GB_S = 0.88  # of the memory bandwidth that a product's traffic reaches
+PHASE_US = 1.1  # of a phase before or after, beside its traffic
+PARTIALS_GB_S, REPACK_GB_S = 0.83, 0.7  # of the memory bandwidth: partial sums (written and read), a copied factor
+NORM = 8
+
+
+def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
+    """Microseconds of one launch of all phases."""
+    problem, s = tiles.problem, tiles.schedule
+    work, finish = tiles.k_steps * _step_cycles(tiles), finish_cycles(tiles)
+    if _writes_half_lines(tiles):
+        work += s.tile_m * s.tile_n * written_bytes(problem) / HALF_LINE_BYTES_PER_CYCLE
+    waves = num_waves(tiles.total_tiles, s, facts)
+    cycles = _pingpong_cycles(waves, work, finish) if s.pingpong else waves * (work + finish)
+    cycles = _joined(cycles, waves * _moved_cycles(tiles))
+    us = _joined((cycles + FILL_CYCLES) / (CLOCK_GHZ * 1e3), _power_us(problem, facts))
+    memory = problem.contract.kernel.bytes / (facts.mem_gb_s * STREAM_GB_S * 1e3)
+    us = max(us, memory) + LAUNCH_US
+    if tiles.clustered:
+        us += SPLIT_CLUSTER_US + COLD_BLOCK_US * (waves - 1)
+    elif tiles.cluster > 1:
+        us += CLUSTER_US
+    if tiles.in_workspace:
+        us += PHASE_US + 2 * tiles.partials_bytes / (facts.mem_gb_s * PARTIALS_GB_S * 1e3)
+    if s.repack:
+        us += PHASE_US + 2 * tiles.repacked_bytes / (facts.mem_gb_s * REPACK_GB_S * 1e3)
+    if problem.contract.reductions:
+        us += PHASE_US
+    return us
+
+
+def product_us(problem: Problem, schedule: Schedule, facts: GpuFacts) -> float:
+    """What the tensor cores alone need, where `schedule` is all that is known: a lower bound of `predict_us`."""
+    tiles = math.ceil(problem.m / schedule.tile_m) * math.ceil(problem.n / schedule.tile_n)
+    steps = math.ceil(math.ceil(problem.k * problem.item / STAGE_ROW_BYTES) / schedule.split)
+    waves = num_waves(problem.batch * tiles * schedule.split, schedule, facts)
+    cycles = waves * steps * schedule.tile_m * schedule.tile_n / PRODUCTS_PER_CYCLE * STEP_SLACK
+    return (cycles + FILL_CYCLES) / (CLOCK_GHZ * 1e3) + LAUNCH_US
+
+
+def num_waves(tiles: int, schedule: Schedule, facts: GpuFacts) -> int:
+    """Tiles of the busiest SM."""
+    size = schedule.split if schedule.split > 1 and schedule.split_in != "workspace" else 1
+    return math.ceil(tiles / (facts.clusters(size) * size))
+
+
+def _joined(a: float, b: float) -> float:
+    """Of two times the longer one, and more where they are near each other."""
+    longer, shorter = max(a, b), min(a, b)
+    return longer * (1 + (shorter / longer) ** NORM) ** (1 / NORM)
+
+
+def _step_cycles(tiles: Tiles) -> float:
+    s = tiles.schedule
+    step = s.tile_m * s.tile_n / PRODUCTS_PER_CYCLE * STEP_SLACK
+    exchanged = _exchanged_bytes(tiles) / tiles.k_steps if s.pingpong else 0  # the other consumer's epilogue, meanwhile
+    step = _joined(step, (_shared_bytes(tiles) + exchanged) / SHARED_BYTES_PER_CYCLE)
+    latency = LATENCY_CYCLES + SHARED_LATENCY_CYCLES * (s.multicast != "")
+    step = _joined(step, latency / (s.stages - 1))
+    if tiles.in_registers and s.pingpong:
+        step *= FETCHING_TURNS_SLACK if s.fetch else TURNS_SLACK
+    return step
+
+
+def _shared_bytes(tiles: Tiles) -> int:
+    """What a k-step moves to and from shared memory: TMA writes both tiles; the p tile is read once, by wgmma or as
+    fragments, the q tile once for every 64 rows of p.
+    """
+    return tiles.stage_bytes + tiles.p_bytes + tiles.q_bytes * tiles.p_tile // CONSUMER_ROWS
+
+
+def _exchanged_bytes(tiles: Tiles) -> int:
+    """What an epilogue moves through shared memory: results in and out again, matrices too."""
+    accesses = [*(store.access for store in staged_stores(tiles)), *fetched_loads(tiles)]
+    return 2 * tiles.schedule.tile_m * tiles.schedule.tile_n * sum(ITEM_BYTES[access.dtype] for access in accesses)
+
+
+def _moved_cycles(tiles: Tiles) -> float:
+    """Of an SM's TMA and L2 for one tile: the rows of both factors, what the epilogue reads and writes."""
+    s, problem = tiles.schedule, tiles.problem
+    rows = sum(_row_cycles(tiles, axis) * (SHARED_ROW if axis == s.multicast else 1.0) for axis in "mn")
+    read = sum(ITEM_BYTES[access.dtype] for access in problem.traffic.matrices)
+    element = 4 if tiles.in_workspace else (read + written_bytes(problem)) / (s.split if tiles.clustered else 1)
+    return tiles.k_steps * rows + s.tile_m * s.tile_n * element / STORED_BYTES_PER_CYCLE
+
+
+def _row_cycles(tiles: Tiles, axis: str) -> float:
+    """Of the rows that TMA copies of one factor in a k-step: along k, or blocks of rows along the factor's own axis."""
+    side, item, rows = tiles.side(axis), tiles.problem.item, tiles.tile(axis)
+    pitch = side.stride if side.k_major else side.k_stride
+    if not side.k_major:
+        width = REGISTER_BLOCK if axis == tiles.register_axis else own_block(tiles, axis)
+        rows = rows // width * tiles.k_tile
+    aligned = math.gcd(pitch * item, STAGE_ROW_BYTES)
+    crossing = CROSSING_CYCLES * (1 - aligned / STAGE_ROW_BYTES)
+    return rows * (ROW_CYCLES + crossing + SECTOR_CYCLES * (aligned < 32))
+
+
+def _writes_half_lines(tiles: Tiles) -> bool:
+    if tiles.in_registers or tiles.schedule.split > 1:
+        return False
+    widest = max(ITEM_BYTES[store.access.dtype] for store in tiles.problem.contract.stores)
+    return min(tiles.schedule.chunk, chunk_columns(tiles) * widest) < STAGE_ROW_BYTES
+
+
+def _pingpong_cycles(waves: int, work: float, finish: float) -> float:
+    """Two consumers take turns: one multiplies while the other runs its epilogue, if that takes no longer."""
+    behind = work if waves % 2 == 0 else 0.0  # the second consumer starts later, and ends last
+    return max(waves * work + finish, math.ceil(waves / 2) * (work + finish) + behind)
+
+
+def _power_us(problem: Problem, facts: GpuFacts) -> float:
+    peak = facts.tf32_tflops if problem.dtype == "tf32" else facts.bf16_tflops
+    return 2 * problem.batch * problem.m * problem.n * problem.k / (peak * POWER * 1e6)
+
+
+def written_bytes(problem: Problem) -> int:
+    """Bytes of an element of all results."""
+    return sum(ITEM_BYTES[store.access.dtype] for store in problem.contract.stores)

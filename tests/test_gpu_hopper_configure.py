@@ -1,0 +1,93 @@
+"""What the configurator of sm_90a picks, and why: the model's terms one by one, and that nothing cheaper is left out."""
+
+from __future__ import annotations
+
+import pytest
+from contract_harness import context, parse_kernel
+from hopper_kernels import H200, bias_gelu, gated, plain
+from mlir import ir
+
+from blutrain.nova.gpu.hopper.configure import configure, fitting, tiles_of
+from blutrain.nova.gpu.hopper.cost import predict_us, product_us
+from blutrain.nova.gpu.hopper.problem import read_problem
+from blutrain.nova.gpu.hopper.schedule import Schedule
+
+
+def with_problem(text, function):
+    with context(), ir.Location.unknown():
+        kernel, _module = parse_kernel(text)
+        return function(read_problem(kernel))
+
+
+def pick(text):
+    return with_problem(text, lambda problem: configure(problem, H200))
+
+
+def price(text, *schedules):
+    """Predicted microseconds of schedules that fit."""
+
+    def each(problem):
+        found = [tiles_of(problem, schedule, H200) for schedule in schedules]
+        assert not any(tiles.problem_with_schedule() for tiles in found)
+        return [predict_us(tiles, H200) for tiles in found]
+
+    return with_problem(text, each)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        plain("NT", 1000, 1000, 1000, "bf16"),
+        plain("TN", 640, 640, 4096, "tf32"),
+        plain("NN", 16384, 640, 2560, "bf16"),
+        bias_gelu("NT", 520, 264, 384, "bf16"),
+        gated("TN", 520, 264, 384, "tf32"),
+    ],
+    ids=["ragged", "split", "tall", "gelu", "gated"],
+)
+def test_nothing_cheaper_is_left_out(text):
+    """Cuts are left unpriced where the tensor cores alone would need longer than the pick in all."""
+
+    def check(problem):
+        prices = {}
+        for tiles in fitting(problem, H200):
+            prices[tiles.schedule] = predict_us(tiles, H200)
+            assert product_us(problem, tiles.schedule, H200) <= prices[tiles.schedule]
+        assert prices[configure(problem, H200)] == min(prices.values())
+
+    with_problem(text, check)
+
+
+def test_full_waves():
+    """144 tiles of 128 x 128 are 12 more than an H200 has multiprocessors: a second wave for them would be nearly empty."""
+    schedule = pick(plain("NN", 1536, 1536, 1536, "bf16"))
+    assert 66 < -(-1536 // schedule.tile_m) * -(-1536 // schedule.tile_n) <= 132
+
+
+def test_rows_that_cross_lines_are_shared():
+    """Rows 2000 bytes apart start in the middle of a sector: TMA needs longer than wgmma, unless two blocks share."""
+    assert pick(plain("NT", 1000, 1000, 1000, "bf16")).multicast
+    assert not pick(plain("NT", 1024, 1024, 1024, "bf16")).multicast
+
+
+def test_an_epilogue_behind_few_steps_is_hidden():
+    """Of 8 steps a tile, an epilogue takes as long as the product; consumers that take turns hide it."""
+    assert pick(plain("NT", 12288, 512, 512, "bf16")).pingpong
+
+
+def test_a_ring_covers_the_latency():
+    text = plain("NN", 4096, 1024, 2048, "bf16")
+    shallow, deep = price(text, *(Schedule(128, 128, stages, pingpong=True) for stages in (3, 6)))
+    assert shallow > deep
+
+
+def test_half_rows_cost_like_whole_ones():
+    """bf16 blocks of 160 columns come in rows of 64 bytes where memory runs along them, in rows of 128 along k."""
+    schedule = Schedule(64, 160, 5, pingpong=True)
+    (along_k,), (along_n,) = (price(plain(layout, 6144, 6240, 3072, "bf16"), schedule) for layout in ("NT", "NN"))
+    assert along_n > 1.2 * along_k
+
+
+def test_neighbours_share_the_longer_factor():
+    assert pick(plain("NN", 16384, 640, 2560, "bf16")).group_m == 1
+    assert pick(plain("NT", 6144, 6144, 3072, "bf16")).group_m == 8
