@@ -37,7 +37,18 @@ def started_by():
     group = distributed.init_process_group(timeout=30)
     total = distributed.all_reduce(bt.tensor(float(group.rank + 1))).item()
     assert total == group.size * (group.size + 1) / 2
-    print(f"sum {total} of {group.size}", flush=True)
+    here = f"rank {group.world.local_rank} of {group.world.local_size} here"
+    print(f"sum {total} of {group.size}, {here}", flush=True)
+
+
+def again(leaves):
+    """One group after the other. MPI starts once in a process."""
+    for i in range(3):
+        distributed.init_process_group(timeout=20)
+        assert distributed.all_reduce(bt.ones(1)).item() == 2
+        if i < 2 or leaves == "leaves":
+            distributed.destroy_process_group()
+    print("left", flush=True)
 
 
 # ---------------------------------------------------------------- collectives

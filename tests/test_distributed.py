@@ -221,6 +221,12 @@ def test_errors_and_refusals(name):
     assert status == 0, err
 
 
+@pytest.mark.parametrize("how", ["leaves", "stays"])
+def test_ranks_leave_a_group_and_meet_again(how):
+    status, out, err = program(2, "again", how)
+    assert status == 0 and out.count("left") == 2, err
+
+
 def test_ranks_in_different_collectives_are_told_apart_at_once():
     began = time.monotonic()
     status, _, err = program(2, "apart")
@@ -264,6 +270,15 @@ def test_ctrl_c_ends_ranks_that_wait():
     assert process.returncode == 130 and time.monotonic() - began < 8
 
 
+def test_sigterm_ends_ranks_that_wait():
+    process = start(2, PROGRAMS, "waits")
+    for _ in range(2):
+        assert "waiting" in process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGTERM
+
+
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="finds the ranks in /proc")
 def test_ranks_do_not_outlive_the_launcher():
     process = start(2, PROGRAMS, "waits")
@@ -305,6 +320,23 @@ def test_the_launcher_works_inside_of_mpiexec():
     command = [mpiexec, "-n", "1", *LAUNCH, "--nproc-per-node", "2", PROGRAMS, "started_by"]
     done = subprocess.run(command, env=environment(), cwd=ROOT, timeout=60, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.count("sum 3.0 of 2") == 2, done.stderr
+
+
+def test_a_starter_that_sets_no_local_rank():
+    """As Kubernetes does; here both are on one host."""
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, PROGRAMS, "started_by"],
+            env=environment(**variables, RANK=str(rank)),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    shown = [rank.communicate(timeout=60)[0] for rank in ranks]
+    assert all(f"sum 3.0 of 2, rank {i} of 2 here" in text for i, text in enumerate(shown)), shown
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="SLURM's first host is to be this one")

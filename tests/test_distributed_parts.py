@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections import deque
 from types import SimpleNamespace
 
@@ -31,7 +32,7 @@ ADDRESS = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
         ),
         (
             {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "a", "TORCHELASTIC_RESTART_COUNT": "2", **ADDRESS},
-            World(1, 2, 1, 2, "10.0.0.1", 29501, job="a/2", restart=2, is_launched=True),
+            World(1, 2, -1, 2, "10.0.0.1", 29501, job="a/2", restart=2, is_launched=True),
         ),
         (
             {"PMI_RANK": "1", "PMI_SIZE": "4", "PMI_FD": "5", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"},
@@ -39,12 +40,19 @@ ADDRESS = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
         ),
         (
             {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "1", **ADDRESS},
-            World(1, 2, 1, 1, "10.0.0.1", 29500, job="/0", is_launched=True),
+            World(1, 2, -1, 1, "10.0.0.1", 29500, job="/0", is_launched=True),
         ),
     ],
 )
 def test_worlds(variables, expected):
     assert read_world(variables) == expected
+
+
+def test_nobody_says_which_rank_of_its_host_this_is():
+    """Kubernetes: group.py asks for the names of the hosts."""
+    world = read_world({"RANK": "3", "WORLD_SIZE": "4", **ADDRESS})
+    assert (world.rank, world.local_rank) == (3, -1)
+    assert read_world({"RANK": "0", "WORLD_SIZE": "1", **ADDRESS}).local_rank == 0
 
 
 def test_slurm_names_the_first_host_and_one_port():
@@ -57,6 +65,10 @@ def test_slurm_names_the_first_host_and_one_port():
     worlds = [read_world({**variables, "SLURM_PROCID": str(rank)}) for rank in (0, 3)]
     assert worlds[0].address == "gpu03" and worlds[0].port == worlds[1].port and worlds[0].job == worlds[1].job
     assert [w.rank for w in worlds] == [0, 3]
+    world = read_world({**variables, "SLURM_PROCID": "1", "MASTER_PORT": "1234", "MASTER_ADDR": "login"})
+    assert (world.address, world.port) == ("login", 1234)
+    with pytest.raises(ValueError, match="MASTER_PORT is no such number"):
+        read_world({**variables, "SLURM_PROCID": "1", "MASTER_PORT": "any"})
 
 
 @pytest.mark.parametrize(
@@ -83,6 +95,12 @@ def test_more_ranks_than_gpus(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert distributed.local_device() == ("cuda", 1) and used == [1]
     monkeypatch.setenv("LOCAL_RANK", "2")
+    with pytest.raises(RuntimeError, match="rank 5 has no GPU of its own"):
+        distributed.local_device()
+    runtime.getDeviceCount = lambda: 1
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")  # SLURM gave each rank its own
+    assert distributed.local_device() == ("cuda", 0)
+    monkeypatch.setenv("LAUNCH_ID", "x")
     with pytest.raises(RuntimeError, match="rank 5 has no GPU of its own"):
         distributed.local_device()
 
@@ -131,6 +149,34 @@ def test_a_stranger_at_the_address():
         threading.Thread(target=answer, daemon=True).start()
         with pytest.raises(StoreError, match="is no store of blutrain"):
             Client("127.0.0.1", stranger.getsockname()[1], _hello())
+
+
+def test_a_stranger_that_says_nothing(monkeypatch):
+    monkeypatch.setattr("blutrain.distributed.store.HELLO_SECONDS", 0.2)
+    with socket.socket() as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        stranger.listen()
+        with pytest.raises(StoreError, match="is no store of blutrain"):
+            Client("127.0.0.1", stranger.getsockname()[1], _hello())
+
+
+def test_a_rank_of_the_next_start_waits_for_the_last_one_to_end():
+    """Two hosts restart: one may be faster."""
+    last = Server("127.0.0.1", 0, 2, "j/0.3")
+    with pytest.raises(StoreError, match="an earlier start still listens"):
+        Client("127.0.0.1", last.port, _hello(job="j/1.0"), seconds=0.3)
+    with pytest.raises(StoreError, match="rank 1 is of another job"):
+        Client("127.0.0.1", last.port, _hello(job="k/1.0"))
+    found = []
+    waiting = threading.Thread(target=lambda: found.append(Client("127.0.0.1", last.port, _hello(job="j/1.0"))))
+    waiting.start()
+    time.sleep(0.3)
+    last.close()
+    following = Server("127.0.0.1", last.port, 2, "j/1.0")
+    waiting.join(10)
+    assert found[0].token == following.token
+    found[0].close()
+    following.close()
 
 
 def test_nobody_at_the_address():

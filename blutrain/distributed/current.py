@@ -7,7 +7,10 @@ get_rank(), get_world_size()
 from __future__ import annotations
 
 import atexit
+import itertools
+import os
 import sys
+from dataclasses import replace
 from typing import Any
 
 from ..errors import message
@@ -17,6 +20,7 @@ from .environment import read_world
 from .group import ProcessGroup
 
 _group: ProcessGroup | None = None
+_starts = itertools.count()
 
 
 def init_process_group(timeout: float = 600.0) -> ProcessGroup:
@@ -29,7 +33,8 @@ def init_process_group(timeout: float = 600.0) -> ProcessGroup:
     if _group is None:
         if not timeout > 0:
             raise ValueError(message("init_process_group", "timeout must be a positive number", got=repr(timeout)))
-        _group = ProcessGroup(read_world(), float(timeout))
+        world = read_world()  # (a group after this one has another name: ranks may leave this one late)
+        _group = ProcessGroup(replace(world, job=f"{world.job}.{next(_starts)}"), float(timeout))
         _hook_exceptions(_group)
         atexit.register(_group.close)
     return _group
@@ -59,12 +64,12 @@ def get_world_size() -> int:
 
 
 def destroy_process_group() -> None:
-    """Leave the group; all ranks call it. It happens by itself when the process ends."""
+    """Leave the group; all ranks call it, and may meet in another one. It happens by itself when the process ends."""
     global _group
     if _group is not None:
         group, _group = _group, None
         atexit.unregister(group.close)
-        group.close()
+        group.close(is_end=False)
 
 
 def require_equal(what: str, value: Any) -> None:
@@ -86,9 +91,15 @@ def local_device(kind: str = "cuda") -> Device:
     if kind == "cpu":
         return Device("cpu")
     world = read_world()
+    if world.local_rank < 0:
+        world = init_process_group().world
     cupy: Any = Device("cuda").xp
-    count = cupy.cuda.runtime.getDeviceCount()
-    if world.local_rank >= count:
+    count, index = cupy.cuda.runtime.getDeviceCount(), world.local_rank
+    if count == 1 and os.environ.get("CUDA_VISIBLE_DEVICES") and "LAUNCH_ID" not in os.environ:
+        index = (
+            0  # a starter shows each rank its own GPU only (SLURM's --gpus-per-task); NCCL's start refuses one for two
+        )
+    if index >= count:
         raise RuntimeError(
             message(
                 "distributed",
@@ -99,8 +110,8 @@ def local_device(kind: str = "cuda") -> Device:
                 help="start fewer ranks (--nproc-per-node), or train on the CPU",
             )
         )
-    cupy.cuda.Device(world.local_rank).use()
-    return Device("cuda", world.local_rank)
+    cupy.cuda.Device(index).use()
+    return Device("cuda", index)
 
 
 def flush_pending() -> None:

@@ -17,10 +17,10 @@ from ..errors import message
 
 @dataclass(frozen=True)
 class World:
-    """rank 0 <= rank < size; local_rank counts the ranks of one host; address, port: where rank 0 listens ("" and 0:
-    MPI itself has to tell); speaks_pmi: MPI's own process manager started this process; job: equal on all ranks of one
-    start; restart: how often the launcher has started the job again; is_launched: somebody started this process as a
-    rank, if only as the one of one.
+    """rank 0 <= rank < size; local_rank counts the ranks of one host (-1: nobody says, see group.py); address, port: where
+    rank 0 listens ("" and 0: MPI itself has to tell); speaks_pmi: MPI's own process manager started this process; job:
+    equal on all ranks of one start; restart: how often the launcher has started the job again; is_launched: somebody
+    started this process as a rank, if only as the one of one.
     """
 
     rank: int = 0
@@ -59,7 +59,7 @@ def read_world(environment: Mapping[str, str] | None = None) -> World:
         _fail(f"{names[0]}={rank} is no rank of {names[1]}={size}", expected=f"0 <= rank < {size}")
     is_mpiexecs = (env.get("PMI_RANK"), env.get("PMI_SIZE")) == (str(rank), str(size))  # not of one further out
     speaks_pmi = is_mpiexecs and ("PMI_FD" in env or "PMI_PORT" in env)
-    local_rank = _number(env, names[2]) if names[2] in env else rank
+    local_rank = _number(env, names[2]) if names[2] in env else -1 if size > 1 else 0
     local_size = _number(env, names[3], least=1) if names[3] in env else size
     address, port = _meeting_place(env, size, speaks_pmi)
     job = env.get("LAUNCH_ID") or env.get("TORCHELASTIC_RUN_ID") or _slurm_job(env)
@@ -87,7 +87,8 @@ def _meeting_place(env: Mapping[str, str], size: int, speaks_pmi: bool) -> tuple
         return env["MASTER_ADDR"], _number(env, "MASTER_PORT") + ("TORCHELASTIC_RUN_ID" in env)
     if "SLURM_PROCID" in env and "RANK" not in env and ("SLURM_STEP_NODELIST" in env or "SLURM_JOB_NODELIST" in env):
         nodes = env.get("SLURM_STEP_NODELIST") or env["SLURM_JOB_NODELIST"]
-        return _first_host(nodes), int(env.get("MASTER_PORT", 0)) or _port_of(_slurm_job(env))
+        port = _number(env, "MASTER_PORT") if "MASTER_PORT" in env else _port_of(_slurm_job(env))
+        return env.get("MASTER_ADDR") or _first_host(nodes), port
     local = env.get("OMPI_COMM_WORLD_LOCAL_SIZE")
     if local is not None and local == env.get("OMPI_COMM_WORLD_SIZE"):
         return "127.0.0.1", _port_of(env.get("PMIX_NAMESPACE", "") + env.get("OMPI_MCA_ess_base_jobid", ""))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from dataclasses import replace
 from typing import Any
 
 from ..errors import message
@@ -70,6 +71,10 @@ class ProcessGroup:
             self._open_store(*self._meet_by_mpi(self._mpi))
         self.watch = Watch(self.world, self._client(watched=True), timeout)
         self.watch.on_lost = self._abort
+        if self.world.local_rank < 0:  # whoever set the variables (Kubernetes, a user's shell) did not say
+            hosts = self.exchange("comparing hosts", socket.gethostname())
+            here, before = hosts[self.rank], hosts[: self.rank]
+            self.world = replace(self.world, local_rank=before.count(here), local_size=hosts.count(here))
 
     def _open_store(self, address: str, port: int) -> None:
         if self.rank == 0 and self._server is None:
@@ -85,7 +90,8 @@ class ProcessGroup:
 
     def _meet_by_mpi(self, mpi: MpiBackend) -> tuple[str, int]:
         """Where MPI's own manager started the ranks: rank 0 opens the store, MPI carries its address."""
-        address = socket.gethostname() if self.world.local_size < self.size else "127.0.0.1"
+        is_alone = 0 <= self.world.local_rank and self.world.local_size == self.size
+        address = "127.0.0.1" if is_alone else socket.gethostname()
         if self.rank == 0:
             self._server = Server(address, 0, self.size, self.world.job)
         return mpi.comm.bcast((address, self._server.port) if self._server else None)
@@ -216,8 +222,8 @@ class ProcessGroup:
             if self._local is None and not isinstance(error, (PeerLost, CollectiveMismatch, CollectiveTimeout)):
                 self.watch.fail(error)
 
-    def close(self) -> None:
-        """Leave: all ranks do. One that failed leaves at once."""
+    def close(self, is_end: bool = True) -> None:
+        """Leave: all ranks do. One that failed leaves at once. is_end: of the process."""
         if self.has_failed or self._local is not None:
             return
         self.has_failed = True
@@ -229,7 +235,7 @@ class ProcessGroup:
             if self._nccl is not None:
                 self._nccl.close()
             if self._mpi is not None:
-                self._mpi.close()
+                self._mpi.close(is_end)
         self.watch.close()
         self.store.close()
         if self._server is not None:

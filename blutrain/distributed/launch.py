@@ -143,6 +143,7 @@ class Job:
     def __init__(self, options: argparse.Namespace, port: int, job: str, attempt: int):
         self.output = Output(options.log_dir, append=attempt > 0)
         self.interrupts = 0
+        self.signal = signal.SIGINT
         self.killed: set[int] = set()
         self.ranks: list[Rank] = []
         try:
@@ -205,7 +206,7 @@ def run(options: argparse.Namespace) -> int:
 
     def interrupt(number: int, frame) -> None:
         job = current[-1]
-        job.interrupts += 1
+        job.interrupts, job.signal = job.interrupts + 1, number
         job.end_all(signal.SIGINT if job.interrupts == 1 else signal.SIGKILL)
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -218,7 +219,7 @@ def run(options: argparse.Namespace) -> int:
             current.append(Job(options, port, job_id, attempt))
             failure = current[-1].wait()
             if current[-1].interrupts:
-                return 130
+                return 128 + current[-1].signal
             if failure is None:
                 return 0
             report(failure, current[-1].output)
@@ -268,7 +269,7 @@ def _fail(rule: str, **rest: str) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The program. Exit status: that of the first rank that failed; 2 for bad input; 130 after Ctrl-C."""
+    """The program. Exit status: that of the first rank that failed; 2 for bad input; 130 after Ctrl-C, 143 after SIGTERM."""
     try:
         return run(parse(argv))
     except LaunchError as fault:

@@ -49,7 +49,8 @@ class MpiBackend:
         self.mpi = _import()
         self._library = ctypes.CDLL(self.mpi.__file__)  # finds what this extension is linked to; releases the GIL
         self._pmi: Any = None
-        if not self.mpi.Is_initialized():
+        self._started = not self.mpi.Is_initialized()
+        if self._started:
             if store is not None and not world.speaks_pmi and world.size > 1:
                 self._pmi = pmi.serve(world, store)
             provided = ctypes.c_int()
@@ -86,10 +87,15 @@ class MpiBackend:
             with contextlib.suppress(OSError):  # another rank was faster
                 os.unlink(path)
 
-    def close(self) -> None:
-        """Leave MPI; all ranks call it. A rank that failed does not: MPI would wait for the others."""
-        if not self.mpi.Is_finalized():
-            self.comm.Free()
+    def close(self, is_end: bool) -> None:
+        """Leave MPI; all ranks call it. A rank that failed does not: MPI would wait for the others.
+
+        It ends with the process, for it cannot be started again, and only where the store is there that it started with.
+        """
+        if self.mpi.Is_finalized():
+            return
+        self.comm.Free()
+        if is_end and self._started:
             self._library.MPI_Finalize()
             if self._pmi is not None:
                 pmi.end(self._pmi)

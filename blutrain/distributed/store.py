@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import sys
 import threading
@@ -20,6 +21,8 @@ from ..errors import message
 MAGIC = "blutrain-store-1"
 CONNECT_SECONDS = 300.0  # how long the other ranks wait for rank 0 to listen
 SILENT_SECONDS = 10.0  # until they say so
+HELLO_SECONDS = 30.0  # in which whatever listens there has to answer
+AGAIN_SECONDS = 0.2
 
 
 class StoreError(RuntimeError):
@@ -60,14 +63,16 @@ class Server:
                         self._count(rank, 1)
                     lines.write(json.dumps(self._answer(request)) + "\n")
                     lines.flush()
-        except (OSError, ValueError):
-            pass
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            pass  # it broke, or a stranger is there
         self._count(rank, -1)
         if watched and self.states.get(rank, {}).get("end") is None:
             self._lose(rank, "its process is gone")
 
     def close(self) -> None:
         """Take no more connections."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # or the thread that accepts keeps the port
         self._listener.close()
 
     def _count(self, rank: int, change: int) -> None:
@@ -90,6 +95,8 @@ class Server:
 
     def _do_hello(self, request) -> dict[str, Any]:
         expected, got = (self.size, self.job), (request["size"], request["job"])
+        if got[0] == expected[0] and is_later(got[1], expected[1]):
+            return {"later": True}
         if got != expected:
             return {"error": f"rank {request['rank']} is of another job: {got} where rank 0 has {expected}"}
         name = f"hello/{request['rank']}/{request['watched']}"
@@ -143,6 +150,14 @@ def _listen(address: str, port: int) -> socket.socket:
     return listener
 
 
+def is_later(job: str, other: str) -> bool:
+    """Whether a job ("id/start", a start like 1.2) is the other one, started again."""
+    mine, theirs = (re.fullmatch(r"(.*/)(\d+)\.(\d+)", text) for text in (job, other))
+    if mine is None or theirs is None or mine[1] != theirs[1]:
+        return False
+    return (int(mine[2]), int(mine[3])) > (int(theirs[2]), int(theirs[3]))
+
+
 class Client:
     """A rank's connection. hello: who it is; `watched` in it: the server takes the connection's end for the rank's.
     `token`: a text that only the ranks of this start know.
@@ -153,17 +168,32 @@ class Client:
     def __init__(self, address: str, port: int, hello: dict[str, Any], *, seconds: float = CONNECT_SECONDS):
         self._lock = threading.Lock()
         self._where = f"{address}:{port}"
-        self._connection = _connect(address, port, seconds)
-        self._lines = self._connection.makefile("rw", encoding="utf-8", newline="\n")
-        try:
-            answer = self.ask({"do": "hello", **hello})
-        except (OSError, ValueError) as fault:
-            answer = {"error": f"what listens at {self._where} is no store of blutrain ({fault})"}
+        until = time.monotonic() + seconds
+        while (answer := self._greet(address, port, until, hello)).get("later"):
+            self.close()  # rank 0 of the start before, on its way out: another one comes
+            if time.monotonic() > until:
+                answer = {"error": f"rank 0 of an earlier start still listens at {self._where}"}
+                break
+            time.sleep(AGAIN_SECONDS)
         if answer.get("magic") != MAGIC:
             self.close()
             help = "choose another --master-port (MASTER_PORT); start each rank once, all with one WORLD_SIZE"
             raise StoreError(_text("the ranks cannot meet", got=answer.get("error", self._where), help=help))
         self.token: str = answer["token"]
+
+    def _greet(self, address: str, port: int, until: float, hello: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a hello over a new connection."""
+        self._connection = _connect(address, port, until - time.monotonic())
+        self._lines = self._connection.makefile("rw", encoding="utf-8", newline="\n")
+        self._connection.settimeout(HELLO_SECONDS)
+        try:
+            answer = self.ask({"do": "hello", **hello})
+        except (OSError, ValueError) as fault:
+            return {"error": f"what listens at {self._where} is no store of blutrain ({fault})"}
+        self._connection.settimeout(None)
+        return (
+            answer if isinstance(answer, dict) else {"error": f"what listens at {self._where} is no store of blutrain"}
+        )
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """One request. Errors: OSError, ValueError where the connection broke."""
