@@ -11,8 +11,10 @@ from kernels_support import run_step
 from runtime_support import run_script
 from test_kernels_passes import training_step
 
+from blutrain import config
 from blutrain.nova.aot import compile_for
 from blutrain.nova.aot_record import record_step, shapes_only
+from blutrain.nova.gpu import assemble, launch_courier
 from blutrain.nova.passes import configure, generate, kernel_jobs
 from blutrain.nova.passes.dedupe_kernels import distinct_kernels
 from blutrain.nova.passes.driver import run_passes
@@ -44,9 +46,7 @@ def test_workers_answer_as_this_process(kernels, monkeypatch):
 def test_code_is_made_on_the_way_to_a_schedule(monkeypatch):
     """In one request a kernel; the pass behind finds all of it."""
     asked = []
-    monkeypatch.setattr(
-        configure, "ask", lambda answer, ops, facts: asked.append(answer) or kernel_jobs.ask(answer, ops, facts)
-    )
+    monkeypatch.setattr(configure, "ask", lambda answer, *rest: asked.append(answer) or kernel_jobs.ask(answer, *rest))
     monkeypatch.setattr(generate, "ask", lambda answer, ops, facts: asked.append(len(ops)) or [])
     monkeypatch.setattr(generate, "_known", OrderedDict())
     module = run_step(training_step())
@@ -59,9 +59,26 @@ def test_code_is_made_on_the_way_to_a_schedule(monkeypatch):
         assert list(generate.generated(module, host_cpu())) == codes
 
 
+def test_machine_code_is_made_while_other_kernels_have_no_code_yet():
+    """With that of the runtime itself: when the passes are done there is nothing left to assemble."""
+    facts = gpu_facts("sm_90a")
+    with config.scope(NOVA_CACHE="0"):
+        plan = compile_for(small_trace(Device("cuda")), facts, "fp32")
+        before = assemble.counts.compiled
+        assemble.assemble([*assemble.plan_jobs(plan), assemble.AssembleJob(launch_courier.TEXT, facts.arch)])
+        assert assemble.counts.compiled == before and len(plan.kernels) >= kernel_jobs.LEAST
+
+
+def small_trace(device: Device):
+    with shapes_only():
+        model = MLPGPT(Config(64, 16, 32, 2))
+        optimizer = AdamW(model.parameters(), lr=1e-3)
+    return record_step(model, optimizer, [Aval((2, 16), int64)] * 2, device=device)
+
+
 def test_what_a_worker_cannot_answer_is_asked_here(kernels, monkeypatch):
     refused = []
-    failing = SimpleNamespace(compile=lambda requests: [refused.append(r) for r in requests])
+    failing = SimpleNamespace(compile=lambda requests, *_: [refused.append(r) for r in requests])
     monkeypatch.setattr(kernel_jobs, "shared_workers", lambda threads: failing)
     schedules = kernel_jobs.ask(configure.schedule_of, kernels, host_cpu())
     assert schedules == [configure.schedule_of(op, host_cpu()) for op in kernels] and len(refused) == len(kernels)
@@ -88,16 +105,12 @@ def test_a_worker_has_loaded_what_a_kernel_takes(target, tmp_path, monkeypatch):
     facts = host_cpu() if target == "cpu" else gpu_facts(target)
     requests = []
 
-    def note(answer, ops, facts):
+    def note(answer, ops, facts, *_):
         requests.append(([kernel_jobs._alone(op) for op in ops], facts))
         return [answer(op, facts) for op in ops]
 
     monkeypatch.setattr(configure, "ask", note)
-    with shapes_only():
-        model = MLPGPT(Config(64, 16, 32, 2))
-        optimizer = AdamW(model.parameters(), lr=1e-3)
-    tokens, device = Aval((2, 16), int64), Device("cpu" if target == "cpu" else "cuda")
-    compile_for(record_step(model, optimizer, [tokens, tokens], device=device), facts, "fp32")
+    compile_for(small_trace(Device("cpu" if target == "cpu" else "cuda")), facts, "fp32")
     file = tmp_path / "requests"
     file.write_bytes(pickle.dumps(requests))
     script = f"""

@@ -17,7 +17,7 @@ from runtime_support import ROOT, build, run_script, scale_kernel
 
 from blutrain import config
 from blutrain.errors import NovaError
-from blutrain.nova.cpu import compile_workers, objects
+from blutrain.nova.cpu import compile_workers, lower, objects, orc
 from blutrain.nova.cpu.objects import CompileJob, compile_object, compile_objects
 from blutrain.nova.plan import BufferRef, Launch, ProgramPlan
 from blutrain.nova.target import host_cpu
@@ -94,6 +94,23 @@ def test_the_reproducer_of_a_good_text_makes_its_object():
     path = Path(objects.write_reproducer(text, host_cpu()))
     subprocess.run(["sh", str(path.with_suffix(".sh"))], check=True)
     assert path.with_suffix(".o").read_bytes() == compile_object(text, host_cpu())
+
+
+def test_what_follows_from_an_object_is_compiled_beside_the_others(_surroundings):
+    texts, kept = [fresh_text() for _ in range(4)], []
+
+    def request(text):
+        return lower.__file__, (text, *host_cpu().codegen_key(), str(orc.library_path()))
+
+    def then(number, data):
+        further = [None, texts[2], "no module", texts[2]][number]
+        return None if further is None else (request(further), kept.append)
+
+    requests = [request(text) for text in (texts[0], texts[1], texts[0])]
+    also = [(request(texts[3]), kept.append), (request("nor this"), kept.append)]
+    results = _surroundings.compile(requests, then, also)
+    assert results == [compile_object(text, host_cpu()) for text in (texts[0], texts[1], texts[0])]
+    assert sorted(kept) == sorted(compile_object(text, host_cpu()) for text in texts[2:])
 
 
 @pytest.mark.parametrize("ending, status", [("os.abort()", -6), ("os._exit(3)", 3), ("os._exit(0)", 0)])

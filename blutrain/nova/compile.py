@@ -19,6 +19,7 @@ from . import pipeline
 from .dialect import create_context
 from .import_trace import import_trace
 from .passes.choose_saved import MEMORY_LIMIT
+from .passes.configure import AHEAD
 from .passes.driver import Settings, run_passes
 from .plan import ProgramPlan
 from .trace import Trace
@@ -89,6 +90,7 @@ def lower(
     if memory_limit is not None:
         limit = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), memory_limit)
         module.operation.attributes[MEMORY_LIMIT] = limit
+    module.operation.attributes[AHEAD] = ir.UnitAttr.get()
     if precision is not None:
         module.operation.attributes[PRECISION] = ir.StringAttr.get(precision)
     seconds = {"import": time.perf_counter() - start}

@@ -8,6 +8,7 @@ would), started when the first text comes, kept while more are likely, and gone 
 from __future__ import annotations
 
 import atexit
+import bisect
 import json
 import os
 import selectors
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -34,6 +35,8 @@ runpy.run_path(sys.argv.pop(1), run_name="__main__")
 
 
 Request = tuple[str, tuple[Any, ...]]  # path of a lowering, what its `compile_text` takes: the text and more
+Further = tuple[Request, Callable[[bytes], None]]  # a request that follows from an object, and who takes its own
+Then = Callable[[int, bytes], Further | None]
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,49 @@ class Failure:
 
     stage: str
     message: str
+
+
+class _Batch:
+    """The jobs of one call: what is wanted, what waits, what came back."""
+
+    def __init__(self, requests: Sequence[Request], then: Then | None, also: Sequence[Further]):
+        self.requests, self.count, self.then = [*requests], len(requests), then
+        self.results: list[bytes | Failure | None] = [None] * self.count
+        self.retried: set[int] = set()
+        self._waiting = sorted(range(self.count), key=self._length)  # the longest is taken first
+        self._further: list[int] = []  # behind all that others may follow from
+        self._takers: dict[int, Callable[[bytes], None]] = {}
+        for further in also:
+            self._add(*further)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting) + len(self._further)
+
+    def take(self) -> int:
+        return (self._waiting or self._further).pop()
+
+    def put_back(self, job: int) -> None:
+        (self._waiting if job < self.count else self._further).append(job)
+
+    def finish(self, job: int, result: bytes | Failure) -> None:
+        self.results[job] = result
+        if isinstance(result, Failure):
+            return
+        if job in self._takers:
+            self._takers[job](result)
+        elif self.then is not None and (further := self.then(job, result)) is not None:
+            self._add(*further)
+
+    def _add(self, request: Request, taker: Callable[[bytes], None]) -> None:
+        job = len(self.requests)
+        self._takers[job] = taker
+        self.requests.append(request)
+        self.results.append(None)
+        bisect.insort(self._further, job, key=self._length)
+
+    def _length(self, job: int) -> int:
+        return len(self.requests[job][1][0])
 
 
 class _Worker:
@@ -97,7 +143,6 @@ class CompileWorkers:
     def __init__(self, size: int):
         self.size = size
         self._workers: list[_Worker] = []
-        self._retried: set[int] = set()
         self._preload: tuple[str, ...] = ()
         self._lock = threading.Lock()
 
@@ -109,43 +154,46 @@ class CompileWorkers:
             self._preload = tuple(preload)
             self._start(min(count or self.size, self.size))
 
-    def compile(self, requests: Sequence[Request]) -> list[bytes | Failure]:
-        """Objects, or the reasons why not, of requests (lowering, its arguments), in their order."""
+    def compile(
+        self, requests: Sequence[Request], then: Then | None = None, also: Sequence[Further] = ()
+    ) -> list[bytes | Failure]:
+        """Objects, or the reasons why not, of requests (lowering, its arguments), in their order.
+
+        then(number of a request, its object): what is to be compiled because of it, or None; also: what else is, anyhow. Of
+        those that fail nothing is said: who needs one asks again.
+        """
         with self._lock:
             try:
-                return self._compile(requests)
+                return self._compile(_Batch(requests, then, also))
             finally:  # after an interrupt a worker is still busy with a job that nobody waits for
                 self._drop([worker for worker in self._workers if worker.job is not None])
 
-    def _compile(self, requests: Sequence[Request]) -> list[bytes | Failure]:
-        results: list[bytes | Failure | None] = [None] * len(requests)
-        waiting = sorted(range(len(requests)), key=lambda job: len(requests[job][1][0]))  # the longest is taken first
-        self._retried.clear()
-        while waiting or any(worker.job is not None for worker in self._workers):
+    def _compile(self, batch: _Batch) -> list[bytes | Failure]:
+        while batch.num_waiting or any(worker.job is not None for worker in self._workers):
             busy = sum(worker.job is not None for worker in self._workers)
-            self._start(min(self.size, busy + len(waiting)))
+            self._start(min(self.size, busy + batch.num_waiting))
             for worker in list(self._workers):
-                if waiting and worker.job is None:
-                    self._give(worker, waiting, requests)
-            self._collect(results, waiting)
-        return [result for result in results if result is not None]
+                if batch.num_waiting and worker.job is None:
+                    self._give(worker, batch)
+            self._collect(batch)
+        return [result for result in batch.results[: batch.count] if result is not None]
 
     def _start(self, count: int) -> None:
         self._drop([worker for worker in self._workers if worker.process.poll() is not None and worker.job is None])
         while len(self._workers) < count:
             self._workers.append(_Worker(self._preload))
 
-    def _give(self, worker: _Worker, waiting: list[int], requests: Sequence[Request]) -> None:
+    def _give(self, worker: _Worker, batch: _Batch) -> None:
         """Sends the next job; a worker that went home in this moment is dropped and the job stays."""
-        job = waiting.pop()
+        job = batch.take()
         try:
-            worker.send(job, requests[job])
+            worker.send(job, batch.requests[job])
         except BrokenPipeError:
             worker.job = None
-            waiting.append(job)
+            batch.put_back(job)
             self._drop([worker])
 
-    def _collect(self, results: list[bytes | Failure | None], waiting: list[int]) -> None:
+    def _collect(self, batch: _Batch) -> None:
         """Waits for at least one reply or death, or until no worker has answered for too long."""
         busy = [worker for worker in self._workers if worker.job is not None]
         with selectors.DefaultSelector() as selector:
@@ -156,19 +204,21 @@ class CompileWorkers:
         for worker in ready:
             job, reply = worker.receive()
             if reply is not None:
-                results[job] = reply[1] if reply[0] == "object" else Failure(reply[1], reply[2])
+                batch.finish(job, reply[1] if reply[0] == "object" else Failure(reply[1], reply[2]))
                 continue
             status, said = worker.wait(), worker.said()
             self._drop([worker])
-            if status == 0 and job not in self._retried:  # it went home, idle, as the job came
-                self._retried.add(job)
-                waiting.append(job)
+            if status == 0 and job not in batch.retried:  # it went home, idle, as the job came
+                batch.retried.add(job)
+                batch.put_back(job)
             else:
-                results[job] = Failure("worker", f"the compiler process ended with status {status}\n{said}".rstrip())
+                batch.finish(
+                    job, Failure("worker", f"the compiler process ended with status {status}\n{said}".rstrip())
+                )
         if busy and not ready:
             for worker in busy:
                 assert worker.job is not None
-                results[worker.job] = Failure("worker", f"no answer within {COMPILE_LIMIT_SECONDS:.0f} s")
+                batch.finish(worker.job, Failure("worker", f"no answer within {COMPILE_LIMIT_SECONDS:.0f} s"))
             self._drop(busy)
 
     def _drop(self, workers: list[_Worker]) -> None:

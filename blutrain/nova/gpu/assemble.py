@@ -31,7 +31,7 @@ from ... import config
 from ...errors import NovaError
 from .. import cache
 from ..cpu import orc
-from ..cpu.compile_workers import Failure, shared_workers
+from ..cpu.compile_workers import Failure, Further, shared_workers
 from ..cpu.objects import object_cache
 from ..plan import Launch, ProgramPlan
 from ..target import num_threads
@@ -111,6 +111,19 @@ def assemble(jobs: Sequence[AssembleJob], strict: bool = True) -> list[Assembled
                 raise fault
             warnings.warn(f"{fault}\n  the kernel is right, and slower than it should be", RuntimeWarning, stacklevel=2)
     return [kernels[key] for key in keys]
+
+
+def assemble_ahead(text: str, target: str) -> Further | None:
+    """What lets a worker compile a text that `assemble` will ask for, and keeps what it made; None where it is there."""
+    store, key = object_cache(), assembly_key(text, target)
+    if store.get(key) is not None:
+        return None
+
+    def keep(data: bytes) -> None:
+        store.put(key, data)
+        counts.compiled += 1
+
+    return (lower.__file__, (text, target, ptxas_path())), keep
 
 
 def _read(data: bytes) -> AssembledKernel:

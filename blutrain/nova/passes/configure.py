@@ -21,13 +21,16 @@ from mlir import ir
 
 from ...errors import NovaError
 from ..capabilities import generators
+from ..cpu.compile_workers import Further
 from ..dialect.graph import Graph
+from ..target_gpu import GpuFacts
 from .dedupe_kernels import kernel_numbers, kernels_of
 from .driver import PassFault
 from .generate import code_key, code_of, remember
 from .kernel_jobs import ask
 
 NAME = "configure"
+AHEAD = "nova.ahead"  # attribute of a module whose kernels will be assembled
 _SCHEDULED = ("linalg.generic", "nova.gather", "nova.scatter_add", "nova.cumsum")
 
 
@@ -37,7 +40,10 @@ def run(module: ir.Module, facts) -> None:
     kernels = kernels_of(step)
     numbers = kernel_numbers(step, kernels)
     first = dict(reversed(list(zip(numbers, kernels, strict=True))))
-    made = ask(schedule_and_code, [first[number] for number in range(len(first))], facts)
+    distinct = [first[number] for number in range(len(first))]
+    is_ahead = AHEAD in module.operation.attributes and isinstance(facts, GpuFacts)
+    then, also = (_machine_code, _code_of_the_runtime(facts)) if is_ahead else (None, [])
+    made = ask(schedule_and_code, distinct, facts, then, also)
     schedules = [config_attribute(schedule) for schedule, _ in made]
     for op, number in zip(kernels, numbers, strict=True):
         _attach(op, schedules[number])
@@ -56,6 +62,23 @@ def schedule_and_code(op: ir.Operation, facts) -> tuple[dict[str, Any], tuple | 
         return schedule, (code_key(op, facts), code_of(op, facts))
     except NovaError:
         return schedule, None
+
+
+def _machine_code(made: tuple[dict[str, Any], tuple | None]) -> Further | None:
+    """What takes longest: workers make it of the code of one kernel while others still have none."""
+    from ..gpu.assemble import assemble_ahead
+
+    _, code = made
+    return None if code is None else assemble_ahead(code[1].text, code[1].target)
+
+
+def _code_of_the_runtime(facts: GpuFacts) -> list[Further]:
+    """What every program on a GPU brings along."""
+    from ..gpu import launch_courier
+    from ..gpu.assemble import assemble_ahead
+
+    further = assemble_ahead(launch_courier.TEXT, facts.arch)
+    return [] if further is None else [further]
 
 
 def schedule_of(op: ir.Operation, facts) -> dict[str, Any]:

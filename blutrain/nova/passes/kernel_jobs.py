@@ -16,7 +16,7 @@ from typing import Any
 from mlir import ir
 from mlir.dialects import func
 
-from blutrain.nova.cpu.compile_workers import shared_workers
+from blutrain.nova.cpu.compile_workers import Further, shared_workers
 from blutrain.nova.dialect import create_context
 from blutrain.nova.target import num_threads
 
@@ -33,15 +33,29 @@ class LoweringError(Exception):
         self.stage, self.message = stage, message
 
 
-def ask(answer: Answer, ops: Sequence[ir.Operation], facts: Any) -> list[Any]:
-    """`answer(op, facts)` of each kernel, in order. Errors: those of `answer`."""
+def ask(
+    answer: Answer,
+    ops: Sequence[ir.Operation],
+    facts: Any,
+    then: Callable[[Any], Further | None] | None = None,
+    also: Sequence[Further] = (),
+) -> list[Any]:
+    """`answer(op, facts)` of each kernel, in order. then(an answer), also: what the workers are to do besides, where they
+    are asked at all (see `CompileWorkers.compile`). Errors: those of `answer`.
+    """
     if len(ops) < LEAST:
         return [answer(op, facts) for op in ops]
     requests = [(__file__, (_alone(op), answer, facts)) for op in ops]
-    replies = shared_workers(num_threads()).compile(requests)
+    known: dict[int, Any] = {}
+
+    def go_on(number: int, reply: bytes) -> Further | None:
+        known[number] = pickle.loads(reply)
+        return then(known[number]) if then is not None else None
+
+    replies = shared_workers(num_threads()).compile(requests, go_on, also)
     return [
-        pickle.loads(reply) if isinstance(reply, bytes) else answer(op, facts)
-        for op, reply in zip(ops, replies, strict=True)
+        known[number] if isinstance(reply, bytes) else answer(op, facts)
+        for number, (op, reply) in enumerate(zip(ops, replies, strict=True))
     ]
 
 
