@@ -48,26 +48,19 @@ class StepProgram:
 
 
 def flush_log(recorder: Recorder, log: Log) -> None:
-    """Execute `log` (already taken out of the recorder). On an exception nothing is updated and the error goes to the
-    caller.
+    """Execute `log` (already taken out of the recorder). On an exception nothing is updated, and the caller abandons
+    the log.
     """
     step = log.steps[-1]
     slots = {key: weakref.ref(tensor) for key, tensor in log.grad_tensors.items()} if log.grad_tensors else {}
     log.grad_tensors.clear()
-    try:
-        held, handles = log.held(), alive(log.handles)
-        graph, wanted, views = _outcome(log, held, handles)
-        if log.has_input_views:
-            _separate_inputs(log)
-        results = _execute(recorder, log, step, wanted)
-        if step.writes_inputs:
-            log.write_back()
-    except BaseException as error:
-        for handle in alive(log.handles):
-            handle.fail(error)
-        log.unmark()
-        log.uncount()
-        raise
+    held, handles = log.held(), alive(log.handles)
+    graph, wanted, views = _outcome(log, held, handles)
+    if log.has_input_views:
+        _separate_inputs(log)
+    results = _execute(recorder, log, step, wanted)
+    if step.writes_inputs:
+        log.write_back()
     if log.marked:
         log.unmark()
     if step.writes:

@@ -30,17 +30,17 @@ class Log(EventRecording):
     """The events since the last flush.
 
     A value number stands for one memory, and a handle too; only after `target.copy_(x)` two handles have one number.
-    owner: the compiled module whose options hold; taped: the pending tensors have their tape; externals: value -> outside
-    tensor, arrays: value -> what is bound in its place; fresh: outside tensors that the coming event brings in; live:
-    value -> the tensors that stand for it; proxies: id of an outside tensor with a tape of its own -> leaf in its place;
-    marked: real tensors that an event writes, pending until the flush.
+    owner: the compiled module whose options hold; is_launched: its program runs, or has run; taped: the pending tensors
+    have their tape; externals: value -> outside tensor, arrays: value -> what is bound in its place; fresh: outside tensors
+    that the coming event brings in; live: value -> the tensors that stand for it; proxies: id of an outside tensor with a
+    tape of its own -> leaf in its place; marked: real tensors that an event writes, pending until the flush.
     """
 
     owner: CompiledModule | None = None
     current: Step | None = None
     taped = True
     calls = next = 0
-    has_backward = has_input_views = False
+    has_backward = has_input_views = is_launched = False
     refused: tuple[str, Location] | None = None
 
     def __init__(self, device, root: Step, slots: GradSlots):
@@ -263,16 +263,18 @@ class Log(EventRecording):
         (An alias that was made before shows the old value until then.)
         """
         if tensor._pending is None:
-            tensor._pending = Handle(self, value, tensor._array)
             self.marked.append(tensor)
+            tensor._pending = Handle(self, value, tensor._array)
         else:
             tensor._pending.value = value
 
     def unmark(self, keep: int = 0) -> None:
         """The flush is over (or the events after the first `keep` marks never were): their memory is what it is."""
-        for tensor in self.marked[keep:]:
-            tensor._pending.log = tensor._pending = None
-        del self.marked[keep:]
+        while len(self.marked) > keep:
+            tensor = self.marked[-1]
+            if tensor._pending is not None:
+                tensor._pending.log = tensor._pending = None
+            self.marked.pop()
 
     def _renumber(self, step: Step) -> None:
         """Outside tensors that the event wrote stand for their new values."""
@@ -354,6 +356,18 @@ class Log(EventRecording):
     def scalar_values(self) -> dict[int, float | int]:
         """The run-time scalars by value."""
         return dict(zip((v for step in self.steps for v in step.scalars), self.scalars, strict=True))
+
+    def abandon(self, error: BaseException) -> None:
+        """An exception came in the way of the flush, or left an event half entered: nothing of this log will be computed.
+
+        (If it came when the program had been started, then the updates were made, and the step counts.)
+        """
+        for handle in alive(self.handles):
+            if handle.log is self:
+                handle.fail(error)
+        self.unmark()
+        if not self.is_launched:
+            self.uncount()
 
     def uncount(self) -> None:
         """The optimizer step in this log did not happen."""

@@ -146,9 +146,11 @@ class Program:
             self.raise_late(failure)
         self._bind(log)
         results = {value: executable.new_output(index) for value, index in self._large} if self._large else {}
+        log.is_launched = True
         executable.launch(log.counts)
         self._calls.end_run()
         if not executable.is_asynchronous and (failure := executable.failed_check()) is not None:
+            log.is_launched = False
             self._report(log, failure)
         results.update(zip(self._small, executable.take_results(), strict=True))
         self.runs += 1
@@ -157,10 +159,11 @@ class Program:
     def _bind(self, log: Log) -> None:
         bind, address, numbers = self.executable.bind, self.executable.address, self._numbers
         if self._epoch != storage_epoch.value:
-            self._epoch = storage_epoch.value
+            epoch = storage_epoch.value
             for step in log.steps:
                 for value, tensor in step.captured:
                     bind(numbers[value], address(self._in_place(tensor)))
+            self._epoch = epoch  # not before: an exception leaves some unbound
         self._copies.clear()
         arrays, states, alignment = log.arrays, self._states, self.executable.alignment
         for value, tensor in log.externals.items():

@@ -193,6 +193,7 @@ class Recorder(CallEvents, GradientEvents):
                 self.flush()
         if handle.error is not None:
             raise handle.error
+        assert handle.array is not None
         tensor._array, tensor._pending = handle.array, None
 
     def write(self, tensor: Tensor) -> None:
@@ -234,9 +235,17 @@ class Recorder(CallEvents, GradientEvents):
         if self.log is None:
             return
         self._check_thread()
-        log, self.log = self.log, None
-        if log.steps:
-            flush_log(self, log)
+        self._run(self.log)
+
+    def _run(self, log: Log) -> None:
+        """Take a log out and execute it, or, where an exception comes in the way (Ctrl-C at any moment), abandon it."""
+        try:
+            self.log = None
+            if log.steps:
+                flush_log(self, log)
+        except BaseException as error:
+            log.abandon(error)
+            raise
 
     def refuse(self, reason: str, *, location: Location | None = None, detail: str = "") -> None:
         """Stop recording: run what was recorded by the eager rules and let the rest of the step run eagerly."""
@@ -245,21 +254,29 @@ class Recorder(CallEvents, GradientEvents):
         location = location or Location(*(self.location or user_location()))
         refuse(reason, location, strict=log.owner is not None and log.owner.options.strict, detail=detail)
         log.refused = reason, location
-        self._in_body.value, self.log = False, None
+        self._in_body.value = False
         log.steps.append(log.current)
-        flush_log(self, log)
+        self._run(log)
 
     # ---------------------------------------------------------------- the event
 
     def _event(self, log: Log, key: tuple, scalars: list, body):
-        known = log.replayable(key)
-        if known is not None:
-            return log.replay(known, scalars)
         try:
-            return log.record(key, scalars, body)
-        except BaseException:
+            known = log.replayable(key)
+            return log.replay(known, scalars) if known is not None else log.record(key, scalars, body)
+        except Exception:
             self._drop_if_empty(log)
             raise
+        except BaseException as error:
+            self._abandon(log, error)
+            raise
+
+    def _abandon(self, log: Log, error: BaseException) -> None:
+        """Ctrl-C came while an event was entered into the log: it may be there by half."""
+        self._in_body.value = False
+        if self.log is log:
+            self.log = None
+        log.abandon(error)
 
     def _drop_if_empty(self, log: Log) -> None:
         if self.log is log and not log.steps:

@@ -30,6 +30,7 @@ class GradientEvents:
         def flush(self) -> None: ...
         def _begin(self, device) -> Log: ...
         def _body(self) -> Any: ...
+        def _abandon(self, log: Log, error: BaseException) -> None: ...
         def _event(self, log: Log, key: tuple, scalars: list, body: Any) -> Any: ...
         def _log_of(self, roots) -> Log | None: ...
 
@@ -322,24 +323,24 @@ class GradientEvents:
         if known is None and not any(id(p) in log.grads for g in optimizer.param_groups for p in g["params"]):
             self.flush()
             return False
-        if known is None:
-            self._record_step(log, key, optimizer)
-        else:
-            scalars: list[float] = []
-            for bucket in known.buckets:
-                bucket.count.value += 1
-                scalars += optimizer._scalars(bucket)
-            log.counts = [b.count for b in known.buckets]
-            log.replay(known, scalars)
-        self.flush()
-        return True
-
-    def _record_step(self, log: Log, key: tuple, optimizer) -> None:
         try:
-            log.record(key, [], lambda _: self._update(log, optimizer))
-        except BaseException:
+            if known is None:
+                log.record(key, [], lambda _: self._update(log, optimizer))
+            else:
+                scalars: list[float] = []
+                for bucket in known.buckets:
+                    bucket.count.value += 1
+                    log.counts.append(bucket.count)
+                    scalars += optimizer._scalars(bucket)
+                log.replay(known, scalars)
+            self.flush()
+        except Exception:
             log.uncount()
             raise
+        except BaseException as error:
+            self._abandon(log, error)
+            raise
+        return True
 
     def _update(self, log: Log, optimizer) -> None:
         """The optimizer's step as primitives, in the event being recorded."""

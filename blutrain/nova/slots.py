@@ -56,8 +56,8 @@ class GradSlots:
             old = self._group_of.get(key)
             if old is not None:
                 self._leave(old, key)
-            self._group_of[key] = group
             self._watched[key] = weakref.ref(parameter, lambda _, key=key: self._forget(key))
+            self._group_of[key] = group  # after that: Ctrl-C may come in between
             parameter._grad = None
         self._groups.add(group)
 
@@ -68,7 +68,8 @@ class GradSlots:
 
     def _forget(self, key: int) -> None:
         """A parameter is gone; its id may be that of another one next."""
-        self._leave(self._group_of[key], key)
+        if key in self._group_of:
+            self._leave(self._group_of[key], key)
 
     def get(self, parameter: Tensor) -> Tensor | None:
         """What `p.grad` gives. Errors: RuntimeError for a consumed gradient."""
