@@ -86,6 +86,54 @@ def one_runs_eagerly():
                     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6, err_msg=f"{sharded} {where}")
 
 
+class Mixed(nn.Module):
+    """Parameters of several types, one without elements; a rank's part may be of one type only."""
+
+    def __init__(self):
+        super().__init__()
+        self.kinds = [
+            (bt.float64, (0, 3)),
+            (bt.float64, ()),
+            (bt.float16, (64,)),
+            (bt.float32, (129,)),
+            (bt.float32, (5,)),
+        ]
+        for i, (dtype, shape) in enumerate(self.kinds):
+            setattr(self, f"p{i}", nn.Parameter(bt.randn(*shape).to(dtype)))
+
+    def forward(self, x):
+        found = [getattr(self, f"p{i}") for i in range(len(self.kinds))]
+        return sum(((p * x.to(p.dtype)).sin().float().sum() for p in found), bt.zeros(()))
+
+
+def mixed_types():
+    """The norm by which ranks clip is of one type, whatever parts of the gradients they have."""
+    rank = distributed.init_process_group(timeout=20).rank
+    inputs = [bt.tensor(0.5), bt.tensor(2.0)]
+    for norm_type in (2.0, float("inf")):
+        for compiled in (False, True):
+            found = []
+            for wrapped in (False, True):
+                seed(0)
+                model = Mixed()
+                ddp = distributed.DataParallel(model, shard_optimizer=True) if wrapped else None
+                optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+                if wrapped and compiled:
+                    model.compile(strict=True)
+                for _ in range(4):
+                    for x in () if ddp else inputs:
+                        (model(x) / 2).backward()
+                    if ddp:
+                        ddp(inputs[rank]).backward()
+                    nn.utils.clip_grad_norm_(model.parameters(), 0.5, norm_type=norm_type)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                found.append([p.numpy(force=True).astype(np.float64) for p in model.parameters()])
+            for a, b in zip(*found, strict=True):
+                np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-3)
+            ddp.check_equal()
+
+
 def goes_on():
     """A backward that raised leaves no reduction behind that would write to gradients later."""
     rank = distributed.init_process_group(timeout=20).rank

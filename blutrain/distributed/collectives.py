@@ -22,8 +22,8 @@ from ..tensor.device import Device, cpu
 from ..tensor.dtype import bool_
 from ..tensor.primitive import Collective, Parts, Primitive, define
 from ..tensor.tensor import Tensor
-from .current import flush_pending, get_group
-from .group import Work
+from .current import get_group
+from .group import Work, flush_pending
 
 OPS = ("sum", "mean", "max")
 COLLECTIVE = frozenset(("collective",))

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import message
-from ..tensor import dispatch
 from ..tensor.device import Device
 from .environment import read_world
 from .group import ProcessGroup
@@ -74,7 +73,6 @@ def destroy_process_group() -> None:
 
 def require_equal(what: str, value: Any) -> None:
     """All ranks call it. Errors: ValueError where `value` (of what JSON holds) is another one on some rank."""
-    flush_pending()
     values = get_group().exchange(f"comparing {what}", value)
     for rank, other in enumerate(values):
         if other != values[0]:
@@ -112,15 +110,6 @@ def local_device(kind: str = "cuda") -> Device:
         )
     cupy.cuda.Device(index).use()
     return Device("cuda", index)
-
-
-def flush_pending() -> None:
-    """Compute what nova has recorded if collectives are part of it: they run in the order in which the program called
-    them, on every rank.
-    """
-    recorder = dispatch.recorder
-    if recorder is not None and not recorder.recording and recorder.holds_collectives():
-        recorder.flush()
 
 
 def _hook_exceptions(group: ProcessGroup) -> None:

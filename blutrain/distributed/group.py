@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import message
+from ..tensor import dispatch
 from ..tensor.device import Device
 from .environment import World
 from .errors import CollectiveMismatch, CollectiveTimeout, PeerLost
@@ -24,6 +25,15 @@ END_SECONDS = 30.0  # how long a rank that is done waits for the others before i
 LEAVE_SECONDS = 5.0  # how long rank 0 then stays for ranks that are slower in leaving
 # A wait asks in a loop for so long (where ranks share cores: not for long), then with growing pauses.
 SPIN_SECONDS, SHARED_SPIN_SECONDS, LONGEST_PAUSE = 5e-3, 50e-6, 1e-3
+
+
+def flush_pending() -> None:
+    """Compute what nova has recorded if collectives are part of it: they run in the order in which the program called
+    them, on every rank.
+    """
+    recorder = dispatch.recorder
+    if recorder is not None and not recorder.recording and recorder.holds_collectives():
+        recorder.flush()
 
 
 class Work:
@@ -200,6 +210,7 @@ class ProcessGroup:
         """
         if self._local is not None:
             return [value]
+        flush_pending()
         self._exchanges += 1
         entry = self.watch.enter(what)
         names = [f"exchange/{self._exchanges}/{rank}" for rank in range(self.size)]

@@ -10,7 +10,7 @@ from ..tensor.device import cpu
 from ..tensor.primitive import NotDifferentiable, Unsupported, define
 from ..tensor.tensor import Tensor
 from .collectives import COLLECTIVE, call, check_rank, define_collective, start
-from .current import flush_pending, get_group
+from .current import get_group
 
 _MOVES = NotDifferentiable("it moves data from one rank to another; use all_reduce, broadcast, all_gather")
 _ELSEWHERE = Unsupported("messages and barriers do not run inside of a compiled program: call them outside of it")
@@ -93,5 +93,4 @@ BARRIER = define(
 
 def barrier() -> None:
     """The host waits until all ranks have called it (the work of GPUs may still be under way)."""
-    flush_pending()
     dispatch.apply(BARRIER, device=cpu)

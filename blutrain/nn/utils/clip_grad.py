@@ -14,7 +14,7 @@ from ...autograd.hooks import reducer_of, require_averages, shard_of
 from ...errors import message
 from ...tensor import dispatch
 from ...tensor.device import cpu
-from ...tensor.dtype import compute_dtype, int32
+from ...tensor.dtype import compute_dtype, float32, float64, int32
 from ...tensor.ops.arithmetic import where
 from ...tensor.ops.arrange import stack
 from ...tensor.ops.composite.check import check
@@ -101,9 +101,11 @@ def _norm(params: list[Tensor], grads: list[Tensor], norm_type: float, scales: b
     whole = [g for g, s in zip(grads, shards) if s is None]
     totals = [get_total_norm(whole, norm_type) ** power] if whole else []
     for reducer in reducers.values():
-        parts = [s.part(g) for g, s in zip(grads, shards) if s is not None and s.reducer is reducer and s.size]
-        parts = parts or [grads[0].reshape(-1)[:1] * 0]
-        totals.append(reducer.total(get_total_norm(parts, norm_type) ** power, op))
+        shared = [(g, s) for g, s in zip(grads, shards) if s is not None and s.reducer is reducer]
+        parts = [s.part(g) for g, s in shared if s.size]
+        mine = get_total_norm(parts, norm_type) if parts else grads[0].reshape(-1)[:0].sum()
+        wide = float64 if any(g.dtype is float64 for g, _ in shared) else float32  # whatever parts a rank has
+        totals.append(reducer.total(mine.to(wide) ** power, op))
     return _combine(totals, combine, grads[0].device) ** (1 / power)
 
 
