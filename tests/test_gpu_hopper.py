@@ -150,6 +150,39 @@ def test_split_k(where):
         assert kernel.phases[0].grid == (48, 1, 1)
 
 
+EXCHANGES = [  # result, schedule, chunks of a consumer's share, and most of them that one block of the cluster finishes
+    ("bf16", {"split": 3, "chunk": 64}, 4, 2),
+    ("bf16", {"split": 4, "chunk": 128}, 2, 1),
+    ("f32", {"split": 3, "chunk": 128}, 4, 2),
+    ("bf16", {"split": 3, "staging": 0}, 4, 2),
+]
+
+
+@pytest.mark.parametrize(("result", "schedule", "chunks", "owned"), EXCHANGES)
+def test_blocks_of_a_cluster_exchange_chunks(result, schedule, chunks, owned):
+    """Once for each other block and chunk its accumulators are sent; sums of a block's own chunks are finished, and leave
+    by TMA through memory that takes nothing from the ring.
+    """
+    schedule = COOPERATIVE | {"tile_m": 128, "tile_n": 128, "stages": 6, "split_in": "cluster"} | schedule
+    kernel = generate(plain("TN", 384, 512, 8192, "bf16", out=result), **schedule)
+    (phase,), blocks, staged = kernel.phases, schedule["split"], schedule.get("staging", 2) > 0
+    per_chunk = 128 * 64 // 128 // 4 // chunks  # vectors of four in a thread
+    assert kernel.text.count("st.async.shared::cluster") == (blocks - 1) * chunks * per_chunk
+    assert kernel.text.count("ld.shared.v4.f32") == blocks * chunks * per_chunk
+    assert kernel.text.count("nvvm.cluster.arrive.relaxed") == 2  # in the code of producers and of consumers
+    assert kernel.text.count("nvvm.cluster.arrive\n") == 0
+    assert kernel.text.count("bulk.tensor.global.shared.cta") == chunks * staged == len(phase.tensor_maps[2:]) * chunks
+    ring, barriers = 6 * 2 * 128 * 128, 16 * 6 + 8 * 2 * owned
+    assert phase.shared_bytes == ring + barriers
+
+
+def test_an_exchange_takes_more_than_the_ring_where_blocks_own_unequally():
+    """2 shares x 2 chunks that one block may own x 4 ranges x 8 KiB, of a tile of 10 chunks."""
+    schedule = COOPERATIVE | {"tile_m": 128, "tile_n": 160, "stages": 3, "split": 4, "split_in": "cluster", "chunk": 64}
+    (phase,) = generate(plain("TN", 384, 480, 8192, "bf16"), **schedule).phases
+    assert 3 * (128 + 160) * 128 < phase.shared_bytes == 2 * 2 * 4 * 8192 + 16 * 3 + 8 * 4
+
+
 def test_batches_are_dimensions_of_the_maps():
     kernel = generate(plain("NT", 264, 200, 256, "bf16", batch=(2, 3)))
     assert product_phase(kernel).tensor_maps[0].extents == (256, 264, 6)

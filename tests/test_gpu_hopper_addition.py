@@ -97,7 +97,8 @@ def test_nothing_is_fetched_and_each_element_is_added_once():
 def test_the_last_phase_of_a_split_product_adds(where):
     kernel = generate(accumulated("TN", 384, 512, 8192, "bf16"), **COOPERATIVE | TILE | {"split": 4, "split_in": where})
     *_, last = kernel.text.split("llvm.func @")
-    assert kernel.text.count("red.global.add") == last.count("red.global.add") > 0
+    addition = "red.global.add" if where == "workspace" else "bulk.tensor.reduce"
+    assert kernel.text.count(addition) == last.count(addition) > 0
 
 
 KERNELS = [

@@ -107,6 +107,8 @@ SCHEDULES = [
     COOPERATIVE | {"tile_m": 128, "tile_n": 128, "multicast": "m"},
     COOPERATIVE | {"tile_m": 128, "tile_n": 128, "split": 3},
     COOPERATIVE | {"tile_m": 128, "tile_n": 128, "split": 3, "split_in": "cluster"},
+    COOPERATIVE | {"tile_m": 128, "tile_n": 128, "split": 3, "split_in": "cluster", "chunk": 64},
+    COOPERATIVE | {"tile_m": 128, "tile_n": 64, "split": 7, "split_in": "cluster", "staging": 0},
 ]
 
 

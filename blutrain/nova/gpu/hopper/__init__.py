@@ -11,6 +11,6 @@ Reading order: `problem` (what a kernel asks for), `addition` (sums that the mem
 epilogue), `schedule`, `configure`, `cost` and `epilogue_cost` (the decisions and their prices), `tiles` (sizes and shared
 memory), `operands` (tensor maps, copies, descriptors), `builder` (text), `machine` (barriers, wgmma), `place`, `sums`
 and `mainloop`, `pieces`, `values` and `epilogue` (from accumulators to results), `block`, `staging` and `fetch`
-(results and matrices between shared memory and TMA), `repack`, `split` and `columns` (the phases before and after),
-`contract` (the generator).
+(results and matrices between shared memory and TMA), `exchange` (between blocks that split k), `repack`, `split` and
+`columns` (the phases before and after), `contract` (the generator).
 """

@@ -115,6 +115,8 @@ def _deepest(schedule: Schedule, problem: Problem, facts: GpuFacts) -> Iterator[
     deep = MAX_STAGES
     if len(problem.contract.stores) > 1 and written_bytes(problem) < 8:
         deep = ENOUGH_STAGES  # several bf16 results: ptxas 13 spilled a register where the ring was deeper
+    if schedule.split > 1 and schedule.split_in == "cluster":
+        deep = ENOUGH_STAGES  # a deeper ring was as fast at best: what many blocks read stays less long in the L2
     found = [
         dataclasses.replace(s, stages=min(deep, _stages(problem, s, facts))) for s in _buffers(problem, schedule, facts)
     ]
@@ -129,7 +131,8 @@ def _buffers(problem: Problem, schedule: Schedule, facts: GpuFacts) -> list[Sche
     """Numbers of sets of buffers and sizes of chunks, best first. A tile takes whole rounds of the fetching ring."""
     tiles = tiles_of(problem, dataclasses.replace(schedule, fetch=1), facts)
     several = len(problem.contract.stores) > 1  # registers run short in wide chunks
-    kinds = [(2, 128), (0, 128)] if tiles.in_registers else [(2, 64)] if several else [(2, 128), (2, 64)]
+    narrow = several or tiles.clustered  # there small chunks go round the blocks more evenly
+    kinds = [(2, 128), (0, 128)] if tiles.in_registers else [(2, 64)] if narrow else [(2, 128), (2, 64)]
     found: list[Schedule] = []
     for staging, chunk in kinds:
         narrowed = dataclasses.replace(schedule, staging=staging, chunk=chunk, fetch=1)

@@ -8,12 +8,11 @@ from typing import Any
 from blutrain.nova.clone import check_block
 from blutrain.nova.contract.combine import Combiner
 from blutrain.nova.gpu.emit_region import check_regions
-from blutrain.nova.gpu.hopper import columns, repack, split
+from blutrain.nova.gpu.hopper import columns, exchange, repack, split
 from blutrain.nova.gpu.hopper import configure as configurator
 from blutrain.nova.gpu.hopper.builder import Builder, Module
 from blutrain.nova.gpu.hopper.epilogue import Epilogue
 from blutrain.nova.gpu.hopper.fetch import Fetch
-from blutrain.nova.gpu.hopper.machine import cluster_barrier
 from blutrain.nova.gpu.hopper.mainloop import emit_main
 from blutrain.nova.gpu.hopper.operands import copies
 from blutrain.nova.gpu.hopper.pieces import fetched_loads, staged_stores, tile_map
@@ -109,14 +108,17 @@ def tensor_maps(tiles: Tiles) -> tuple[TensorMap, ...]:
 
 
 def _emit_product(out: Builder, tiles: Tiles) -> None:
-    if tiles.clustered:
-        emit_main(out, tiles, 0, split.emit_cluster_sum(out, tiles), lambda _: cluster_barrier(out))
-    elif tiles.in_workspace:
+    if tiles.in_workspace:
         emit_main(out, tiles, 0, split.emit_partial(out, tiles))
+        return
+    epilogue = Epilogue(out, tiles)
+    num_maps = len(epilogue.fetched) + len(epilogue.staged)
+    if tiles.clustered:
+        initialise = lambda thread: exchange.initialise(out, tiles, thread)
+        finish = exchange.emit_exchange(out, tiles, epilogue)
+        emit_main(out, tiles, num_maps, finish, epilogue.finish, initialise=initialise)
     else:
-        epilogue = Epilogue(out, tiles)
         fetcher = (lambda thread, consumer: Fetch(out, tiles, thread, consumer)) if epilogue.fetched else None
-        num_maps = len(epilogue.fetched) + len(epilogue.staged)
         emit_main(out, tiles, num_maps, epilogue, epilogue.finish, epilogue.prefetch, fetcher)
 
 

@@ -37,7 +37,8 @@ TURNS_SLACK = 1.1  # where one consumer at a time loads fragments and multiplies
 FETCHING_TURNS_SLACK = 1.7  # where besides matrices are fetched for the other
 LAUNCH_US = 0.8  # of a kernel in a graph, until its first tile is under way
 CLUSTER_US = 1.3  # more, where blocks form clusters
-SPLIT_CLUSTER_US, COLD_BLOCK_US = 2.5, 3.0  # where they split k; and of each next block, which starts cold
+SPLIT_CLUSTER_US, COLD_BLOCK_US = 1.9, 3.0  # where they split k; and of each next block, which starts cold
+FULL_CLUSTERS_US = 2.0  # where they take every place that there is for one: the last is free late (30 of 4 blocks)
 FILL_CYCLES = 1500.0  # latency of the first k-step: tensor map, TMA, first wgmma
 STREAM_GB_S = 0.88  # of the memory bandwidth that a product's traffic reaches
 PHASE_US = 1.1  # of a phase before or after, beside its traffic
@@ -52,13 +53,15 @@ def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
     if _writes_half_lines(tiles):
         work += s.tile_m * s.tile_n * written_bytes(problem) / HALF_LINE_BYTES_PER_CYCLE
     waves = num_waves(tiles.total_tiles, s, facts)
-    cycles = _pingpong_cycles(waves, work, finish) if s.pingpong else waves * (work + finish)
+    exchange = waves * finish if tiles.clustered else 0.0  # blocks that wait for each other need little power
+    cycles = _pingpong_cycles(waves, work, finish) if s.pingpong else waves * (work + finish) - exchange
     cycles = _joined(cycles, waves * _moved_cycles(tiles))
-    us = _joined((cycles + FILL_CYCLES) / (CLOCK_GHZ * 1e3), _power_us(problem, facts))
+    us = _joined((cycles + FILL_CYCLES) / (CLOCK_GHZ * 1e3), _power_us(problem, facts)) + exchange / (CLOCK_GHZ * 1e3)
     memory = problem.contract.kernel.bytes / (facts.mem_gb_s * STREAM_GB_S * 1e3)
     us = max(us, memory) + LAUNCH_US
     if tiles.clustered:
-        us += SPLIT_CLUSTER_US + COLD_BLOCK_US * (waves - 1)
+        is_full = tiles.output_tiles % facts.clusters(s.split) == 0
+        us += SPLIT_CLUSTER_US + FULL_CLUSTERS_US * is_full + COLD_BLOCK_US * (waves - 1)
     elif tiles.cluster > 1:
         us += CLUSTER_US
     if tiles.in_workspace:

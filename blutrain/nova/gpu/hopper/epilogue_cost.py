@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from blutrain.nova.gpu.hopper.pieces import fetched_loads, staged_stores
 from blutrain.nova.gpu.hopper.tiles import Tiles
 from blutrain.nova.kernel import ITEM_BYTES
@@ -15,9 +13,9 @@ CHUNK_CYCLES = 150.0  # barriers, addresses and waits of a chunk
 LATENCY_CYCLES = 2000.0  # of a load behind the tiles that are on their way to the SM
 FIXED_CYCLES = 500.0  # from the last product to the first result, and to the next tile
 EPILOGUE_BYTES_PER_CYCLE = 19.0  # of results and operands of an SM where all are at it
-CLUSTER_BYTES_PER_CYCLE = 96.0  # between the shared memories of a cluster, by its number of blocks
-EXCHANGE_CYCLES = 1200.0  # of a chunk there, until its first value is there
-CLUSTER_BARRIER_CYCLES = 800.0
+# Of blocks that split k in a cluster, by clock marks in such kernels: what one sends to the others and then writes, and
+# the meeting, the wait for the first sums and for the last results to be away.
+CLUSTER_BYTES_PER_CYCLE, EXCHANGE_CYCLES = 36.0, 2550.0
 MOVES_OF_PARTIALS = 0.3
 
 
@@ -29,10 +27,9 @@ def finish_cycles(tiles: Tiles) -> float:
     if tiles.in_workspace:
         return elements * WARP_CYCLES * MOVES_OF_PARTIALS + FIXED_CYCLES
     if tiles.clustered:
-        chunk_bytes = s.tile_m * s.tile_n * 4 / tiles.num_chunks
-        rounds = math.ceil(tiles.num_chunks / s.split)
-        exchange = rounds * (EXCHANGE_CYCLES + chunk_bytes * s.split**2 / CLUSTER_BYTES_PER_CYCLE)
-        return elements / s.split * _element_cycles(tiles) + exchange + 2 * CLUSTER_BARRIER_CYCLES + FIXED_CYCLES
+        written = sum(ITEM_BYTES[store.access.dtype] for store in tiles.problem.contract.stores)
+        moved = s.tile_m * s.tile_n * (4 * (s.split - 1) + written) / s.split
+        return elements / s.split * _element_cycles(tiles) + moved / CLUSTER_BYTES_PER_CYCLE + EXCHANGE_CYCLES
     cycles = elements * _element_cycles(tiles) + tiles.num_chunks * CHUNK_CYCLES + FIXED_CYCLES
     accesses = [*(store.access for store in tiles.problem.contract.stores), *tiles.problem.traffic.matrices]
     moved = s.tile_m * s.tile_n * sum(ITEM_BYTES[access.dtype] for access in accesses)

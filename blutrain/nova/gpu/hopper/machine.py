@@ -124,9 +124,9 @@ def arrive_named_barrier(out: Builder, number: Integer, threads: int) -> None:
     out.line(f"nvvm.barrier.arrive id = {out.name(number)} number_of_threads = {out.name(threads)}")
 
 
-def cluster_barrier(out: Builder) -> None:
-    """All threads of a cluster meet; what they wrote to shared memory is visible to all."""
-    out.line("nvvm.cluster.arrive")
+def cluster_barrier(out: Builder, is_relaxed: bool = False) -> None:
+    """All threads of a cluster meet; what they wrote is visible to all, unless the meeting is relaxed, which takes less."""
+    out.line("nvvm.cluster.arrive.relaxed" if is_relaxed else "nvvm.cluster.arrive")
     out.line("nvvm.cluster.wait")
 
 

@@ -39,10 +39,12 @@ def emit_main(
     finish: Callable[[Consumer], None] = _nothing,
     prefetch: Callable[[Place, Consumer], None] = _nothing,
     fetcher: Callable[[Thread, Integer], Fetcher] | None = None,
+    initialise: Callable[[Thread], None] = _nothing,
 ) -> None:
     """The body of the kernel, with `num_maps` tensor maps beside the factors'. `prefetch(place, consumer)` runs before a
     tile's product, `epilogue` gets its sums, `finish(consumer)` runs once at a consumer's end; `fetcher(thread,
-    number of a consumer)` brings operands of the epilogue from a warp of its own.
+    number of a consumer)` brings operands of the epilogue from a warp of its own; `initialise(thread)` is run by the
+    thread that makes the barriers.
     """
     thread = Thread.read(out)
     ring = Ring(out, out.add(thread.shared, tiles.barrier_offset), tiles.schedule.stages)
@@ -52,6 +54,7 @@ def emit_main(
         if fetcher is not None:
             for number in range(tiles.schedule.consumers):
                 fetcher(thread, number).initialise()
+        initialise(thread)
         for i in range(2 + num_maps):
             out.line(f"nvvm.prefetch tensormap, %map{i} : !llvm.ptr")
 
@@ -117,9 +120,8 @@ def _emit_producer(
         number = out.sub(thread.warp, 1)
         serves = out.both(out.compare("ult", number, tiles.schedule.consumers), elected)
         out.when(serves, lambda: _emit_fetches(out, tiles, thread, number, fetcher(thread, number)))
-    if tiles.clustered:  # the blocks of a cluster end together: they read each other's shared memory
-        machine.cluster_barrier(out)
-        machine.cluster_barrier(out)
+    if tiles.clustered:  # all threads of a cluster meet once, when its rings are empty
+        machine.cluster_barrier(out, is_relaxed=True)
 
 
 def _emit_fetches(out: Builder, tiles: Tiles, thread: Thread, number: Integer, fetcher: Fetcher) -> None:

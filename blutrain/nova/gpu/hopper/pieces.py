@@ -103,9 +103,12 @@ def thread_origin(
 def staged_stores(tiles: Tiles) -> list[Store]:
     """Results that leave through shared memory."""
     traffic = tiles.problem.traffic
-    if not tiles.schedule.staging or tiles.schedule.split > 1 or tiles.register_axis == "m":
+    if not tiles.schedule.staging or (tiles.schedule.split > 1 and not tiles.clustered) or tiles.register_axis == "m":
         return []
-    return [s for s in tiles.problem.contract.stores if s.access in traffic.tiled and traffic.axes[s.access] == "mn"]
+    stores = [s for s in tiles.problem.contract.stores if s.access in traffic.tiled and traffic.axes[s.access] == "mn"]
+    if tiles.clustered and sum(ITEM_BYTES[s.access.dtype] for s in stores) > 4:  # more than a chunk's own place
+        return []
+    return stores
 
 
 def fetched_loads(tiles: Tiles) -> list[Access]:

@@ -1,19 +1,18 @@
-"""Split k: partial tiles of the ranges of k, summed in order.
+"""Split k through the workspace: partial tiles of the ranges of k, which a second phase sums and finishes.
 
-A partial tile keeps the order of the accumulators, [consumer's share][group of four][thread] vectors of four, in the
-workspace (then a second phase sums and finishes) or in the shared memory of the blocks of a cluster (then these blocks
-share out the finishing). Either way each element is the sum over ranges 0, 1, 2... in this order.
+A partial tile keeps the order of the accumulators, [consumer's share][group of four][thread] vectors of four. Each
+element is the sum over ranges 0, 1, 2... in this order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blutrain.nova.gpu.hopper.builder import Builder, Integer, struct
+from blutrain.nova.gpu.hopper.builder import Builder, Integer
 from blutrain.nova.gpu.hopper.epilogue import Epilogue
-from blutrain.nova.gpu.hopper.machine import CONSUMER_BARRIER, Thread, cluster_barrier, named_barrier
+from blutrain.nova.gpu.hopper.machine import Thread
 from blutrain.nova.gpu.hopper.pieces import Piece, num_chunks, pieces, thread_origin
-from blutrain.nova.gpu.hopper.place import Consumer, Place, locate, rank_of
+from blutrain.nova.gpu.hopper.place import Consumer, Place, locate
 from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
 from blutrain.nova.gpu.hopper.values import Run, Values
 
@@ -70,9 +69,6 @@ def finish_chunk(
     epilogue.chunk(values, moved, lambda a: elements[a // VECTOR][a % VECTOR])
 
 
-# --- through the workspace
-
-
 def emit_partial(out: Builder, tiles: Tiles):
     """The main phase's epilogue: the accumulators as they are."""
 
@@ -123,54 +119,3 @@ def emit_sum(out: Builder, tiles: Tiles) -> None:
             vector = out.load(out.pointer(base, group * WARPGROUP * VECTOR, "f32"), VECTOR_TYPE, 16)
             totals[group] = out.value(f"arith.addf {totals[group]}, {vector} : {VECTOR_TYPE}") if split else vector
     finish_chunk(out, Epilogue(out, tiles), place, consumer, chunk, totals)
-
-
-# --- through the shared memory of a cluster
-
-
-def emit_cluster_sum(out: Builder, tiles: Tiles):
-    """The epilogue of a block in a cluster. All its threads, the producer's too, meet at two cluster barriers."""
-    epilogue = Epilogue(out, tiles)
-    share_bytes = 16 * WARPGROUP * tiles.num_accumulators // VECTOR
-
-    def finish(sums: list[str], place: Place, consumer: Consumer) -> None:
-        thread, slots = consumer.thread, tiles.schedule.slots
-        named_barrier(out, CONSUMER_BARRIER, WARPGROUP * slots)  # nobody multiplies from the ring any more
-        first = out.add(out.mul(consumer.slot, share_bytes), out.mul(consumer.lane_in_group, 16))
-        mine = out.name(out.add(thread.shared, first))
-        for group in range(len(sums) // VECTOR):
-            text = f"st.shared.v4.f32 [$0+{group * WARPGROUP * 16}], {{$1,$2,$3,$4}};"
-            vector = [(s, "f32") for s in sums[VECTOR * group : VECTOR * (group + 1)]]
-            out.asm(text, "r,f,f,f,f,~{memory}", [(mine, "i32"), *vector])
-        cluster_barrier(out)
-        rank = rank_of(out, tiles, thread)
-        chunks = num_chunks(tiles)
-
-        def one(number: str, _: list[str]) -> list[str]:
-            slot, within = out.div(number, chunks), out.rem(number, chunks)
-            chunk = locate_chunk(out, tiles, within)
-            at = out.add(out.mul(slot, share_bytes), out.mul(consumer.lane_in_group, 16))
-            at = out.add(thread.shared, out.add(at, out.mul(chunk.group, WARPGROUP * 16)))
-            totals = {
-                g: _sum_over_cluster(out, tiles, out.add(at, g * WARPGROUP * 16)) for g in groups_of(chunk.pieces)
-            }
-            finish_chunk(out, epilogue, place, Consumer(thread, consumer.lane_in_group, 0, slot), chunk, totals)
-            return []
-
-        out.repeat(out.add(out.mul(rank, slots), consumer.slot), slots * chunks, tiles.cluster * slots, one)
-
-    return finish
-
-
-def _sum_over_cluster(out: Builder, tiles: Tiles, address: Integer) -> str:
-    text = (
-        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, $4, $5;\n"
-        "ld.shared::cluster.v4.f32 {$0,$1,$2,$3}, [remote];\n}"
-    )
-    total = ""
-    for rank in range(tiles.cluster):
-        arguments = [(out.name(address), "i32"), (out.name(rank), "i32")]
-        loaded = out.asm(text, "=f,=f,=f,=f,r,r,~{memory}", arguments, struct("f32", 4))
-        vector = out.vector(out.unpack(loaded, "f32", 4), "f32")
-        total = out.value(f"arith.addf {total}, {vector} : {VECTOR_TYPE}") if total else vector
-    return total

@@ -192,8 +192,8 @@ class Tiles:
 
     @property
     def staging_bytes(self) -> int:
-        """Of all consumers."""
-        return self.schedule.consumers * self.schedule.staging * self.staging_set_bytes
+        """Of all consumers. (The blocks of a cluster that split k find room where their rings were.)"""
+        return 0 if self.clustered else self.schedule.consumers * self.schedule.staging * self.staging_set_bytes
 
     @property
     def fetch_offset(self) -> int:
@@ -218,8 +218,8 @@ class Tiles:
     @property
     def barrier_offset(self) -> int:
         used = self.sums_offset + self.sums_bytes
-        if self.clustered:  # the ring's memory later holds the partial tile
-            used = max(used, self.schedule.tile_m * self.schedule.tile_n * 4)
+        if self.clustered:  # where the ring was, lies later what the other blocks send
+            used = max(used, self.exchange_barriers * self.schedule.split * self.chunk_bytes)
         return used
 
     @property
@@ -227,8 +227,28 @@ class Tiles:
         return self.barrier_offset + 2 * BARRIER_BYTES * self.schedule.stages
 
     @property
+    def chunk_bytes(self) -> int:
+        """Of a chunk's accumulators in all threads of a consumer."""
+        return 4 * WARPGROUP * self.num_accumulators // max(1, self.num_chunks)
+
+    @property
+    def owned_chunks(self) -> int:
+        """Most chunks of a consumer's share that one of the blocks that share a tile finishes."""
+        return -(-self.num_chunks // self.schedule.split)
+
+    @property
+    def exchange_barriers(self) -> int:
+        return self.schedule.slots * self.owned_chunks
+
+    @property
+    def exchange_barrier_offset(self) -> int:
+        return self.fetch_barrier_offset  # nothing is fetched where k is split
+
+    @property
     def total_shared_bytes(self) -> int:
         fetches = self.schedule.fetch > 0 and self.fetch_set_bytes > 0
+        if self.clustered:
+            return self.exchange_barrier_offset + BARRIER_BYTES * self.exchange_barriers
         return self.fetch_barrier_offset + 2 * BARRIER_BYTES * self.schedule.fetch * self.schedule.consumers * fetches
 
     # --- workspace
