@@ -194,3 +194,42 @@ def group_added_whose_gradients_are_dropped(run):
             extra.square().sum().backward()
             run.opt.zero_grad()
         run.see(extra.grad is None)
+
+
+OPTIMIZER_CHANGES = {
+    "state cleared": lambda opt, p: opt.state.clear(),
+    "state replaced": lambda opt, p: setattr(opt, "state", {}),
+    "state of a parameter dropped": lambda opt, p: opt.state.pop(p),
+    "moment replaced": lambda opt, p: opt.state[p].update(exp_avg=bt.zeros_like(p.detach())),
+    "moment zeroed": lambda opt, p: opt.state[p]["exp_avg"].zero_(),
+    "group dropped": lambda opt, p: opt.param_groups.pop(),
+    "parameter dropped": lambda opt, p: opt.param_groups[1]["params"].pop(),
+    "parameters replaced": lambda opt, p: opt.param_groups[1].update(params=[p]),
+    "groups swapped": lambda opt, p: opt.param_groups.reverse(),
+}
+
+
+def _enter(what: str) -> None:
+    @scenario()
+    def function(run):
+        first, *rest = run.model.parameters()
+        run.opt = AdamW([{"params": [first]}, {"params": rest, "lr": 0.1}], lr=0.01)
+        for i, (x, y) in enumerate(run.batches(9)):
+            run.step(run.model(x, y))
+            if i == 4:
+                OPTIMIZER_CHANGES[what](run.opt, rest[0])
+        run.see(*[entries["step"].value for entries in run.opt.state.values()])
+
+    OPTIMIZERS[what.replace(" ", "_")] = OPTIMIZERS.pop("function")
+
+
+for _what in OPTIMIZER_CHANGES:
+    _enter(_what)
+
+
+@scenario(optimizer=SGD)
+def nesterov_turned_on(run):
+    run.opt.param_groups[0]["momentum"] = 0.9
+    for i, (x, y) in enumerate(run.batches(8)):
+        run.opt.param_groups[0]["nesterov"] = i > 4
+        run.step(run.model(x, y))

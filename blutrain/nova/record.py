@@ -45,7 +45,7 @@ class Recorder(CallEvents, GradientEvents):
         self._writing: weakref.WeakSet[Step] = weakref.WeakSet()  # ends of sequences that wrote to states
         self._in_body = _InBody()
         self._owner: int | None = None  # the thread whose step is pending
-        self._optimizer_keys: dict[int, tuple[int, int]] = {}
+        self._optimizer_keys: dict[int, tuple[tuple, int]] = {}
         self._groupings: dict[tuple, int] = {}
 
     @property

@@ -24,7 +24,7 @@ class GradientEvents:
         recording: bool
         slots: GradSlots
         location: tuple[str, int] | None
-        _optimizer_keys: dict[int, tuple[int, int]]
+        _optimizer_keys: dict[int, tuple[tuple, int]]
         _groupings: dict[tuple, int]
 
         def flush(self) -> None: ...
@@ -364,10 +364,10 @@ class GradientEvents:
 
     def _rest(self, log: Log, optimizer) -> tuple:
         """The slots of the optimizer's parameters that have no pending gradient: whether they step too."""
-        known = log.position.rests.get(id(optimizer))
-        if known is None or known[0] != structure_epoch.value or log.position.has_input_grads:
+        known, structure = log.position.rests.get(id(optimizer)), _structure_of(optimizer)
+        if known is None or known[0] != structure or log.position.has_input_grads:
             params = [p for g in optimizer.param_groups for p in g["params"] if id(p) not in log.grads]
-            known = log.position.rests[id(optimizer)] = structure_epoch.value, params
+            known = log.position.rests[id(optimizer)] = structure, params
         return tuple([self.slots.state(p) for p in known[1]]) if known[1] else ()
 
     def _step_gradient(self, log: Log, parameter: Tensor) -> Tensor:
@@ -381,14 +381,12 @@ class GradientEvents:
 
     def _optimizer_key(self, optimizer) -> tuple:
         """A small key for which parameters and state tensors an optimizer updates, and how."""
-        cached = self._optimizer_keys.get(id(optimizer))
-        if cached is None or cached[0] != structure_epoch.value:
+        cached, structure = self._optimizer_keys.get(id(optimizer)), _structure_of(optimizer)
+        if cached is None or cached[0] != structure:
             groups = tuple((tuple(map(id, g["params"])), freeze(_static_options(g))) for g in optimizer.param_groups)
             states = tuple((k, id(v)) for s in optimizer.state.values() for k, v in s.items())
-            cached = (
-                structure_epoch.value,
-                self._groupings.setdefault((id(optimizer), groups, states), len(self._groupings)),
-            )
+            number = self._groupings.setdefault((id(optimizer), groups, states), len(self._groupings))
+            cached = structure, number
             if states:
                 self._optimizer_keys[id(optimizer)] = cached
         return id(optimizer), cached[1]
@@ -436,6 +434,15 @@ def _replayable_graph(roots: list[Tensor]) -> OpenGraph | None:
     if graph is None or graph.has_boundary or not graph.is_open(roots) or graph.stale():
         return None
     return graph
+
+
+def _structure_of(optimizer) -> tuple:
+    """Changes where an optimizer came to update other parameters or state, or to do it otherwise; no loop over parameters.
+
+    (`add_param_group` and changes of state bump the epoch; lists may be changed behind it.)
+    """
+    groups = [(id(g["params"]), len(g["params"]), *_static_options(g).values()) for g in optimizer.param_groups]
+    return structure_epoch.value, id(optimizer.state), tuple(groups)
 
 
 def _static_options(group: dict) -> dict:

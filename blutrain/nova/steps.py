@@ -165,7 +165,7 @@ class Step:
     is_provisional: bool = False
     children: dict[tuple, list[Step]] = field(default_factory=dict)
     leaves: dict[tuple, Leaves] = field(default_factory=dict)
-    rests: dict[int, tuple[int, list[Tensor]]] = field(default_factory=dict)
+    rests: dict[int, tuple[tuple, list[Tensor]]] = field(default_factory=dict)
     clipped: dict[tuple, tuple[int, list[Tensor], list[Tensor]]] = field(default_factory=dict)
     graphs: dict[tuple[frozenset[int], tuple[int, ...]], Any] = field(default_factory=dict)
     outcomes: dict[tuple, Any] = field(default_factory=dict)

@@ -36,6 +36,22 @@ class StepCount:
         return f"StepCount({self.value})"
 
 
+class State(dict):
+    """State of an optimizer, or of one parameter; a compiled step looks again at what it updates when entries change."""
+
+    def _noting(name: str) -> Any:
+        method = getattr(dict, name)
+
+        def changed(self, *args: Any, **kwargs: Any) -> Any:
+            structure_epoch.bump()
+            return method(self, *args, **kwargs)
+
+        return changed
+
+    __setitem__, __delitem__, __ior__ = map(_noting, ("__setitem__", "__delitem__", "__ior__"))
+    clear, pop, popitem, setdefault, update = map(_noting, ("clear", "pop", "popitem", "setdefault", "update"))
+
+
 class Bucket(NamedTuple):
     """Parameters of one group that step together and share their count."""
 
@@ -58,7 +74,6 @@ class LoadPlan(NamedTuple):
         if in_place is None or own.keys() != self.state.keys():
             own.clear()
             own.update(self.state)
-            structure_epoch.bump()
         else:
             for p, entries in self.state.items():
                 for name, value in entries.items():
@@ -92,7 +107,7 @@ class Optimizer:
     def __init__(self, params: Iterable, defaults: dict[str, Any]):
         self.defaults = defaults
         self.param_groups: list[dict[str, Any]] = []
-        self.state: dict[Tensor, dict[str, Any]] = {}
+        self.state: dict[Tensor, dict[str, Any]] = State()
         self._parts: dict[Any, dict[int, Any]] = {}  # during an update: reducer -> id of a parameter -> its new part
         if isinstance(params, Tensor | dict | str):
             self._fail(
@@ -246,8 +261,7 @@ class Optimizer:
                         skipped.append(p)
                     continue
                 if p not in self.state:
-                    self.state[p] = {"step": fresh, **self._init_state(group, _own_part(p))}
-                    structure_epoch.bump()
+                    self.state[p] = State(step=fresh, **self._init_state(group, _own_part(p)))
                 by_count.setdefault(self.state[p]["step"], []).append(p)
             buckets += [Bucket(group, count, params) for count, params in by_count.items()]
         self._split(skipped, {bucket.count for bucket in buckets})
@@ -260,7 +274,6 @@ class Optimizer:
             count = self.state[p]["step"]
             if count in stepping:
                 self.state[p]["step"] = copies.setdefault(count, StepCount(count.value))
-                structure_epoch.bump()
 
     # ---- saving
 
@@ -304,7 +317,7 @@ class Optimizer:
                     entries = dict(state[index])
                     step = int(entries.pop("step", -1))
                     tensors = self._checked_state(own, index, p, step, entries)
-                    fresh[p] = {"step": counts.setdefault(step, StepCount(step)), **tensors}
+                    fresh[p] = State(step=counts.setdefault(step, StepCount(step)), **tensors)
         return LoadPlan(self, fresh, numbers)
 
     def _checked_numbers(self, own: dict[str, Any], group: dict[str, Any]) -> dict[str, Any]:
