@@ -50,6 +50,8 @@ RIGHT = [
     "e0 step zero",
     "b0 e1 step zero e2 b0 step zero",
     "n0 e1 step zero",
+    "e0 scale n0 e1 e2 step zero",
+    "b0 n1 e2 step zero",
     "b0 b1 clip read step zero0",
     "b0 b1 scale read step zero",
 ]

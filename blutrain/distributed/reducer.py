@@ -184,6 +184,8 @@ class Reducer:
         """Bring one gradient into the bucket: leaf.grad becomes a view of it. A missing one counts as zero."""
         views = self._views.get(bucket.number) or self._view(bucket)
         grad, part = leaf.grad, self._parts[bucket.number][index]
+        if grad is not None and grad._pending is not None:
+            grad._buffer()  # what is recorded adds to it, in place perhaps
         if grad is views[index]:
             return
         if grad is None:
