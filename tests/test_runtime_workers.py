@@ -140,6 +140,13 @@ def ending_worker(folder: str, ending: str) -> str:
     return str(path)
 
 
+def test_workers_give_way_to_their_parent(_surroundings):
+    assert compile_object(fresh_text(), host_cpu())
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    theirs = [os.getpriority(os.PRIO_PROCESS, worker.process.pid) for worker in _surroundings._workers]
+    assert mine == 19 or (theirs and min(theirs) > mine)
+
+
 def test_a_worker_killed_at_work_fails_its_compile_only(_surroundings):
     workers = _surroundings
     workers.warm_up()

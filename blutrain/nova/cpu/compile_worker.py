@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from types import ModuleType
 
 IDLE_SECONDS = 20.0
+# Processes that start and load MLIR all at once must not take the core of their parent, which is at its passes.
+NICENESS = 5
 PARENT_POLL_SECONDS = 0.5
 FRAME = struct.Struct("<Q")
 
@@ -32,6 +34,7 @@ def serve(preload: Sequence[str] = ()) -> None:
 
     Ends on end of file, after IDLE_SECONDS without a request, and within PARENT_POLL_SECONDS of its parent's death.
     """
+    os.nice(NICENESS)
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not enter the protocol
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
