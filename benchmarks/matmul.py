@@ -38,7 +38,7 @@ CPU_CASES = (
     "NT:2048x1024x256,NT:2048x256x1024,NT:2048x256x256,NN:2048x256x1024,NN:2048x1024x256,TN:1024x256x2048,TN:256x1024x2048,"
     "NT:1024x512x128,NT:1024x128x512,TN:512x128x1024,TN:128x512x1024,NN:1024x1024x1024,NT:1x1024x1024"
 )
-REPLAY_US = 2000.0  # of one timed call: many launches of a small product, one of a large one
+REPLAY_US = 8000.0  # of one timed call: many launches of a small product, one of a large one
 MAX_LAUNCHES = 200
 
 
