@@ -183,7 +183,7 @@ HOPPER: dict[str, Callable[[], Case]] = {
     "registers NN tf32": hopper(PLAIN, "NN", *SHAPE, "tf32"),
     "registers TT tf32": hopper(PLAIN, "TT", *SHAPE, "tf32"),
     "repack TN tf32": hopper(PLAIN, "TN", 520, 1032, 520, "tf32"),
-    "three consumers NN tf32": hopper(PLAIN, "NN", *SHAPE, "tf32", **THREE),
+    "three consumers NN tf32": hopper(PLAIN, "NN", *SHAPE, "tf32", **THREE | {"repack": ""}),
     "three consumers TT tf32": hopper(PLAIN, "TT", *SHAPE, "tf32", **THREE),
     "three consumers bf16": hopper(PLAIN, "NT", *SHAPE, "bf16", **THREE | {"stages": 3}),
     "three consumers split tf32": hopper(PLAIN, "TN", 392, 400, 8192, "tf32", **THREE | {"split": 8}),
