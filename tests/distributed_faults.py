@@ -86,6 +86,41 @@ def one_runs_eagerly():
                     np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6, err_msg=f"{sharded} {where}")
 
 
+def train_two(compiled, sharded, wrapped):
+    """The parameters of two models that train together, and one of them alone."""
+    seed(0)
+    models = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 6)), nn.Sequential(nn.Linear(6, 9), nn.Linear(9, 1))
+    made, judged = [m.to("float64") for m in models]
+    if wrapped:
+        made, judged = [distributed.DataParallel(m, bucket_cap_mb=2e-4, shard_optimizer=sharded) for m in models]
+    optimizers = [SGD(m.parameters(), lr=0.05, momentum=0.9) for m in models]
+    for m in models if compiled else ():
+        m.compile()
+    mine = distributed.shard(6) if wrapped else slice(0, 6)
+    for step in range(5):
+        x = bt.from_numpy(np.random.default_rng(step).standard_normal((6, 4))[mine])
+        with judged.no_sync() if wrapped else contextlib.nullcontext():
+            (judged(made(x)) - 1).square().mean().backward()
+        optimizers[0].step()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        (judged(made(x)) + 1).square().mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    return [p.numpy(force=True) for m in models for p in m.parameters()]
+
+
+def two_models():
+    """Their buckets meet in one order, eager on one rank and compiled on the other, too."""
+    rank = distributed.init_process_group(timeout=20).rank
+    expected = train_two(False, False, False)
+    for compiled in (False, True, rank == 0):
+        for sharded in (False, True):
+            for a, b in zip(expected, train_two(compiled, sharded, True), strict=True):
+                np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+
+
 class Mixed(nn.Module):
     """Parameters of several types, one without elements; a rank's part may be of one type only."""
 

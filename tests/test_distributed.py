@@ -215,7 +215,7 @@ def test_a_rank_that_never_arrives_is_named(how, said):
     assert "rank 1: last in all_reduce sum float32[1] (collective 2)" in last
 
 
-@pytest.mark.parametrize("name", ["one_runs_eagerly", "goes_on", "mixed_types", "bad_input"])
+@pytest.mark.parametrize("name", ["one_runs_eagerly", "two_models", "goes_on", "mixed_types", "bad_input"])
 def test_errors_and_refusals(name):
     status, _, err = launch(2, FAULTS, name)
     assert status == 0, err

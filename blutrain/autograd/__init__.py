@@ -17,6 +17,7 @@ from .checkpoint import checkpoint
 from .function import Function
 from .gradcheck import gradcheck
 from .hooks import (
+    line_up,
     reducer_of,
     reducers_of,
     reducing,
@@ -48,6 +49,7 @@ dispatch.tape = SimpleNamespace(
     enabled=tape.enabled,
     gate=tape.gate,
     keep_copy=tape.keep_copy,
+    line_up=line_up,
     node_of=tape.node_of,
     no_grad=no_grad,
     packs=tape.packs,

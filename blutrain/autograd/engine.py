@@ -15,7 +15,7 @@ from ..errors import message
 from ..tensor import dispatch
 from ..tensor.ops import arithmetic, create
 from ..tensor.tensor import Tensor
-from .hooks import reducer_of, sharers
+from .hooks import line_up, reducer_of, sharers
 from .mode import state
 from .tape import edge_of, node_of
 
@@ -50,7 +50,7 @@ def run_backward(roots, grads, *, retain_graph=None, create_graph=False, accumul
         for x in inputs or ():
             if x.grad_fn is not None and (grad := wanted[_key(edge_of(x))]) is not None:
                 walk.add_to_leaf(x, grad)
-        for reducer in walk.reducers.values():
+        for reducer in sorted(walk.reducers.values(), key=lambda reducer: reducer.number):
             reducer.finish()
     finally:
         for reducer in walk.reducers.values():
@@ -126,6 +126,8 @@ class _Walk:
             for edge in node.edges:
                 if isinstance(edge, Tensor):
                     self.leaf_uses[id(edge)] = self.leaf_uses.get(id(edge), 0) + 1
+        if self.tells_reducers:
+            line_up(edge for node in needed for edge in node.edges if isinstance(edge, Tensor))
         run = {id(n) for n in needed}
         before = state.enabled
         state.enabled = self.create_graph

@@ -109,6 +109,15 @@ def reducers_of(leaves) -> list:
     return sorted(found, key=lambda r: r.number)
 
 
+def line_up(leaves) -> None:
+    """A backward will tell the reducers of these leaves: those of one follow those of the others that were made before,
+    in whatever order the gradients come, as where nova records it.
+    """
+    reducers = reducers_of(leaves) if len(reducing) > 1 else []
+    for i, reducer in enumerate(reducers):
+        reducer.before, reducer.is_over = reducers[:i], False
+
+
 def shard_of(leaf: Tensor):
     """The part of a leaf that this process updates, where several share the work of the optimizer; None: all of it."""
     reducer = None if leaf._hooks is None else leaf._hooks.reducer

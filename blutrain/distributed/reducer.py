@@ -61,6 +61,8 @@ class Reducer:
         self._parts: dict[int, list[Any]] = {}  # bucket -> the members' parts of it
         self._views: dict[int, list[Tensor]] = {}  # bucket -> the members' gradients, which are views of them
         self._under_way: list[tuple[Any, Any]] = []  # of the first buckets, in order
+        self.before: list[Reducer] = []  # those that start all they have first, in this backward
+        self.is_over = True  # nothing is left to start
         self._epochs = 0, 0
         self.reset()
 
@@ -100,6 +102,7 @@ class Reducer:
     def reset(self) -> None:
         """A backward is over, as it should be or by an exception: what it started would still write to gradients."""
         self._join()
+        self.before, self.is_over = [], True
         self._missing = {b.number: {id(m.parameter) for m in b.members} for b in self.buckets}
         self._began = False
 
@@ -128,6 +131,8 @@ class Reducer:
         unused = [m for b in self.buckets for m in b.members if id(m.parameter) in self._missing[b.number]]
         if unused and not self.find_unused:
             raise RuntimeError(unused_message([m.name for m in unused]))
+        self.before = []  # whoever took part is done
+        self._start_full()
         empty = {id(m.parameter) for m in unused if m.parameter.grad is None}
         for member in unused:
             self.ready(member.parameter)
@@ -204,22 +209,29 @@ class Reducer:
 
     def _start_full(self) -> None:
         """Start what can start; let MPI work on what is under way."""
+        if any(not reducer.is_over for reducer in self.before):
+            return
         while len(self._under_way) < len(self.buckets) and not self._missing[len(self._under_way)]:
             bucket = self.buckets[len(self._under_way)]
-            self._under_way.append(self.start(bucket, self._flat[bucket.number]))
+            with bucket.device.activate():
+                self._under_way.append(self.start(bucket, self._flat[bucket.number]))
+        self.is_over = len(self._under_way) == len(self.buckets)
         self.group.progress()
 
     def start(self, bucket: Bucket, flat: Any) -> tuple[Any, Any]:
         """Enter the all-reduce of a bucket whose gradients lie in `flat`."""
-        name = f"gradients, bucket {bucket.number} of {len(self.buckets)} ({bucket.dtype.short}[{bucket.size}])"
+        name = self._name("gradients", bucket)
         if self.is_sharding:
             return self.group.start(bucket.device, name, "reduce_scatter", flat, self.mine(flat), "mean")
         return self.group.start(bucket.device, name, "all_reduce", flat, flat, "mean")
 
     def start_gather(self, bucket: Bucket, flat: Any) -> tuple[Any, Any]:
         """Enter the all-gather of parameters, of which this rank's part lies in `flat`."""
-        name = f"parameters, bucket {bucket.number} of {len(self.buckets)} ({bucket.dtype.short}[{bucket.size}])"
-        return self.group.start(bucket.device, name, "all_gather", self.mine(flat), flat)
+        return self.group.start(bucket.device, self._name("parameters", bucket), "all_gather", self.mine(flat), flat)
+
+    def _name(self, what: str, bucket: Bucket) -> str:
+        model = f" of model {self.number + 1}" if self.number else ""  # where there is one it needs no number
+        return f"{what}{model}, bucket {bucket.number} of {len(self.buckets)} ({bucket.dtype.short}[{bucket.size}])"
 
     def _drop_unused(self, empty: set[int]) -> None:
         """Parameters that have a gradient on no rank have none, as in a single process. empty: those of this rank."""

@@ -207,6 +207,7 @@ class GradientEvents:
         """Backward reached eager tapes: flush, then go on there with the gradients of the boundary."""
         boundary = [(log.externals[v], log.pending(g, False)) for v, g in log.position.boundary]
         leaves = [leaf for leaf, _ in log.grads.values()]
+        dispatch.tape.line_up([*leaves, *_reached([t for t, _ in boundary])])
         self.flush()
         for leaf in leaves:
             if (reducer := dispatch.tape.reducer_of(leaf)) is not None:
@@ -411,11 +412,7 @@ def _reducers_of(leaves: Leaves | None, others: Sequence[Tensor]) -> list[Any]:
     found = dispatch.tape.reducers_of(others) if others else []
     if leaves is None:
         return found
-    if leaves.reduced != structure_epoch.value:
-        every = {id(t._hooks.reducer): t._hooks.reducer for t in leaves.tensors if t._hooks is not None}
-        leaves.reducers = tuple(reducer for reducer in every.values() if reducer is not None)
-        leaves.reduced = structure_epoch.value
-    found = {*found, *[reducer for reducer in leaves.reducers if reducer.is_syncing]}
+    found = {*found, *[reducer for reducer in leaves.find_reducers() if reducer.is_syncing]}
     return sorted(found, key=lambda reducer: reducer.number)
 
 

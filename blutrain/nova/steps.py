@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import message
 from ..tensor.aval import Aval
-from ..tensor.tensor import Tensor, storage_epoch
+from ..tensor.tensor import Tensor, storage_epoch, structure_epoch
 from .trace import Node, freeze
 
 if TYPE_CHECKING:
@@ -114,6 +114,13 @@ class Leaves:
     unhooked: int = -1
     reducers: tuple = ()
     reduced: int = -1
+
+    def find_reducers(self) -> tuple:
+        if self.reduced != structure_epoch.value:
+            every = {id(t._hooks.reducer): t._hooks.reducer for t in self.tensors if t._hooks is not None}
+            self.reducers = tuple(reducer for reducer in every.values() if reducer is not None)
+            self.reduced = structure_epoch.value
+        return self.reducers
 
 
 @dataclass(eq=False)
