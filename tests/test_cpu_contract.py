@@ -326,6 +326,6 @@ def test_compiles_for_aarch64(layout):
     with context(), ir.Location.unknown():
         kernel, _module = parse_kernel(product(layout, 61, 45, 67, "f32"))
         text = contract.generate(kernel, facts, contract.configure(kernel, facts)).text
-    llvm_ir = lower.to_llvm_ir(text, facts.triple)
+    llvm_ir = lower.to_llvm_ir(text)
     code = lower.to_object(llvm_ir, facts.triple, "neoverse-n1", "", str(orc.library_path()))
     assert code[:4] == b"\x7fELF" and code[18] == 0xB7

@@ -60,8 +60,8 @@ class LoweringError(Exception):
         self.stage, self.message = stage, message
 
 
-def pipeline(text: str, triple: str) -> str:
-    """The passes from kernel level to the llvm dialect.
+def pipeline(text: str) -> str:
+    """The passes from kernel level to the llvm dialect, the same for every processor.
 
     bf16 conversions are expanded to integer arithmetic: the hardware's instruction flushes denormals and the library
     call is missing in most processes.
@@ -73,7 +73,7 @@ def pipeline(text: str, triple: str) -> str:
         "convert-vector-to-scf",
         "convert-scf-to-cf",
         *(["arith-expand{include-bf16=true}"] if "bf16" in text else []),
-        f"convert-vector-to-llvm{{enable-x86vector={'true' if triple.startswith('x86') else 'false'}}}",
+        "convert-vector-to-llvm",
         "expand-strided-metadata",
         "lower-affine",
         "finalize-memref-to-llvm",
@@ -89,7 +89,7 @@ def pipeline(text: str, triple: str) -> str:
     return f"builtin.module({','.join(passes)})"
 
 
-def to_llvm_ir(text: str, triple: str) -> str:
+def to_llvm_ir(text: str) -> str:
     """Kernel text to LLVM IR text. Raises LoweringError with the diagnostics of the verifier or the failed pass."""
     from mlir.dialects.llvm import translate_module_to_llvmir
     from mlir.ir import Context, Location, MLIRError, Module
@@ -103,7 +103,7 @@ def to_llvm_ir(text: str, triple: str) -> str:
         try:
             module = Module.parse(text)
             stage = "passes"
-            PassManager.parse(pipeline(text, triple)).run(module.operation)
+            PassManager.parse(pipeline(text)).run(module.operation)
             stage = "translate"
             _check_is_lowered(module)
             ir = translate_module_to_llvmir(module.operation)
@@ -149,7 +149,7 @@ def to_object(ir: str, triple: str, cpu: str, features: str, library: str) -> by
 
 def compile_text(text: str, triple: str, cpu: str, features: str, library: str) -> bytes:
     """Kernel text to a native object; see `to_llvm_ir` and `to_object`."""
-    return to_object(to_llvm_ir(text, triple or "x86_64"), triple, cpu, features, library)
+    return to_object(to_llvm_ir(text), triple, cpu, features, library)
 
 
 @functools.cache
