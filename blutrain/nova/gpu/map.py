@@ -146,7 +146,16 @@ def num_blocks(domain: Domain, config: dict) -> int:
 
 
 def checked_parts(kernel: Kernel) -> list[tuple[Kernel, Domain]]:
-    """The parts of the kernel; itself where it has no parts, or one that goes by tiles."""
+    """The parts of the kernel; itself where it has no parts, or one that goes by tiles. Found once: who asks for support
+    asks for a schedule next.
+    """
+    held = vars(kernel)
+    if "checked_parts" not in held:
+        held["checked_parts"] = _checked_parts(kernel)
+    return held["checked_parts"]
+
+
+def _checked_parts(kernel: Kernel) -> list[tuple[Kernel, Domain]]:
     parts = parts_of(kernel)
     for part, domain in parts:
         _check(part, domain)

@@ -61,14 +61,13 @@ class _Walk:
         """The operation that the first fitting rule puts in place of `op`; None if none fits or an argument stands
         there.
         """
-        for rule in rules:
-            with ir.InsertionPoint(op), op.location:
-                value = rule(self.graph, op)
-            if value is not None:
-                self.graph.replace(op, [value])
-                owner = value.owner
-                return None if isinstance(owner, ir.Block) else owner.operation
-        return None
+        with ir.InsertionPoint(op), op.location:
+            value = next((value for rule in rules if (value := rule(self.graph, op)) is not None), None)
+        if value is None:
+            return None
+        self.graph.replace(op, [value])
+        owner = value.owner
+        return None if isinstance(owner, ir.Block) else owner.operation
 
     def _known_number(self, graph: Graph, op: ir.Operation) -> ir.Value | None:
         """The equal number that was computed before `op`."""

@@ -84,10 +84,13 @@ def _code_of_the_runtime(facts: GpuFacts) -> list[Further]:
 def schedule_of(op: ir.Operation, facts) -> dict[str, Any]:
     """The schedule of one kernel. Errors: PassFault with the reason why no generator takes it."""
     target = generators(facts)
-    reason = target.supports(op)
-    if reason is not None:
-        raise PassFault(op, f"no generator takes this kernel: {reason}")
-    return target.configure(op)
+    try:
+        return target.configure(op)
+    except NovaError:
+        reason = target.supports(op)
+        if reason is None:
+            raise
+        raise PassFault(op, f"no generator takes this kernel: {reason}") from None
 
 
 def config_attribute(schedule: dict[str, Any]) -> ir.Attribute:
