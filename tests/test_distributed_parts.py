@@ -78,6 +78,7 @@ def test_slurm_names_the_first_host_and_one_port():
         ({"RANK": "x", "WORLD_SIZE": "2", **ADDRESS}, "RANK is no such number"),
         ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "1"}, "MASTER_ADDR is not set"),
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE is set, RANK is not"),
+        ({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "99999"}, "MASTER_PORT is no port"),
     ],
 )
 def test_environments_that_contradict_themselves(variables, said):
@@ -203,6 +204,7 @@ def test_a_lost_connection_is_a_lost_rank(server):
     [
         (["--nproc-per-node", "0", "x.py"], "--nproc-per-node must be at least 1"),
         (["no_such_script.py"], "there is no such script"),
+        (["--master-port", "65536", __file__], "--master-port is no port"),
         (["--log-dir", "/proc/nothing", __file__], "--log-dir cannot be used"),
         (["--nnodes", "2", __file__], "several hosts need --master-addr and --master-port"),
         (["--nnodes", "2", "--node-rank", "2", "--master-addr", "a", "--master-port", "1", __file__], "is no host"),

@@ -84,10 +84,10 @@ def _meeting_place(env: Mapping[str, str], size: int, speaks_pmi: bool) -> tuple
     """Where rank 0 listens."""
     if "MASTER_ADDR" in env and "MASTER_PORT" in env:
         # torchrun's own store keeps listening at the port that it hands out
-        return env["MASTER_ADDR"], _number(env, "MASTER_PORT") + ("TORCHELASTIC_RUN_ID" in env)
+        return env["MASTER_ADDR"], _port(env) + ("TORCHELASTIC_RUN_ID" in env)
     if "SLURM_PROCID" in env and "RANK" not in env and ("SLURM_STEP_NODELIST" in env or "SLURM_JOB_NODELIST" in env):
         nodes = env.get("SLURM_STEP_NODELIST") or env["SLURM_JOB_NODELIST"]
-        port = _number(env, "MASTER_PORT") if "MASTER_PORT" in env else _port_of(_slurm_job(env))
+        port = _port(env) if "MASTER_PORT" in env else _port_of(_slurm_job(env))
         return env.get("MASTER_ADDR") or _first_host(nodes), port
     local = env.get("OMPI_COMM_WORLD_LOCAL_SIZE")
     if local is not None and local == env.get("OMPI_COMM_WORLD_SIZE"):
@@ -102,6 +102,13 @@ def _meeting_place(env: Mapping[str, str], size: int, speaks_pmi: bool) -> tuple
             help="start the script with python -m blutrain.distributed.launch, which sets them",
         )
     return "127.0.0.1", 0
+
+
+def _port(env: Mapping[str, str]) -> int:
+    port = _number(env, "MASTER_PORT", least=1)
+    if port >= 1 << 16:
+        _fail("MASTER_PORT is no port", expected="1 to 65535", got=str(port))
+    return port
 
 
 def _slurm_job(env: Mapping[str, str]) -> str:

@@ -55,6 +55,8 @@ def check(options: argparse.Namespace) -> None:
     for name in ("nproc_per_node", "nnodes"):
         if getattr(options, name) < 1:
             _fail(f"--{name.replace('_', '-')} must be at least 1", got=str(getattr(options, name)))
+    if options.master_port is not None and not 0 < options.master_port < 1 << 16:
+        _fail("--master-port is no port", expected="1 to 65535", got=str(options.master_port))
     if options.max_restarts < 0:
         _fail("--max-restarts must not be negative", got=str(options.max_restarts))
     if not 0 <= options.node_rank < options.nnodes:
