@@ -8,6 +8,8 @@ from kernels_support import Step, assert_close
 from test_kernels_passes import training_step
 from test_kernels_random import random_step
 
+import blutrain as bt
+from blutrain import nn
 from blutrain.nova.cpu.executable import build_executable
 from blutrain.nova.dialect import create_context
 from blutrain.nova.import_trace import import_trace
@@ -48,3 +50,43 @@ def test_training_step():
 @pytest.mark.parametrize("seed", [9, 43, 57])
 def test_random_program(seed):
     run_compiled(random_step(seed))
+
+
+LEAVING = {
+    "running sum": lambda x, ids: x.cumsum(0),
+    "sum of rows by index": lambda x, ids: bt.zeros(7, 6).index_add(0, ids, x),
+    "sum of elements by index": lambda x, ids: bt.zeros(7, 6).scatter_add(0, ids.reshape(7, 1).expand(7, 6), x),
+    "rows by index": lambda x, ids: x[ids],
+    "product": lambda x, ids: x @ x[:6],
+    "rows": lambda x, ids: nn.functional.softmax(x, -1),
+    "map": lambda x, ids: x * 2.0,
+}
+
+
+class LeavesOften(nn.Module):
+    """A value becomes a buffer, an attribute and two results."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.register_buffer("kept", bt.zeros(7, 6))
+        self.make = make
+
+    def forward(self, x, ids):
+        made = self.make(x, ids)
+        self.kept.copy_(made)
+        self.last = made
+        return made, made.reshape(-1)
+
+
+@pytest.mark.parametrize("what", LEAVING)
+def test_values_that_leave_a_step_more_than_once(what):
+    model, rng = LeavesOften(LEAVING[what]), np.random.default_rng(0)
+    model.compile(strict=True, first_step="compiled")
+    for _ in range(3):
+        x, ids = bt.tensor(rng.standard_normal((7, 6)).astype(np.float32)), bt.tensor(rng.permutation(7))
+        expected = LEAVING[what](x, ids).numpy()
+        made, flat = model(x, ids)
+        for found in (made, flat.reshape(7, 6), model.kept, model.last):
+            np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
+        model.kept.zero_()
+        np.testing.assert_allclose(made.numpy(), expected, rtol=1e-5, atol=1e-6)

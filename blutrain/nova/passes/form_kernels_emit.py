@@ -6,13 +6,17 @@ import heapq
 from collections import Counter
 
 from ..dialect.definition import TERMINATOR
-from .form_kernels_graph import SINK, Node, StepGraph, Value
+from .form_kernels_graph import SCAN, SCATTER, SINK, Node, StepGraph, Value
 from .form_kernels_groups import Group, Groups, source_node
 from .form_kernels_memory import memory_of
 from .form_kernels_skip import skip_attributes
 
 GUARD = "any check"  # the message of the flag that stands for all
 UNKNOWN = "loc(unknown)"
+STORE_ONCE = (
+    SCAN,
+    SCATTER,
+)  # anchors whose kernels have one result; others store it again where it leaves the step again
 MAX_LINES = 8  # user lines kept on a kernel: the first of each of its operations, without repetition
 
 
@@ -139,7 +143,9 @@ class StepWriter:
             for value in node.operands:
                 if value.node is None or value.node.number not in nodes:
                     operands.setdefault(value.number, value)
-        results = [value for root in group.roots for value in root.node.results for _ in range(self._times(value))]
+        made = [value for root in group.roots for value in root.node.results if self._times(value)]
+        once = group.anchor in STORE_ONCE
+        results = [value for value in made for _ in range(1 if once else self._times(value))]
         outer = [self._named(value) for value in operands.values()]
         inner = {number: f"%i{i}" for i, number in enumerate(operands)}
         arguments = [(o, inner[n], v.type_text) for o, (n, v) in zip(outer, operands.items(), strict=True)]
@@ -152,6 +158,10 @@ class StepWriter:
             self.names.setdefault(value.number, name)
             if value.number in self.copies:
                 self.copies[value.number].append(name)
+        for value in made if once else ():
+            self.copies.setdefault(value.number, []).extend(
+                self._copy_kernel(value) for _ in range(self.leaving[value.number] - 1)
+            )
 
     def _memory(self, node: Node) -> None:
         """An operation that stays outside of kernels: a view of its operand's memory, or the place of its operands."""
