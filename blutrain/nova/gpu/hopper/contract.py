@@ -130,6 +130,7 @@ def describe(tiles: Tiles) -> str:
     parts += [f"{tiles.register_axis} in registers"] if tiles.in_registers else []
     parts += [f"{s.multicast} tiles shared"] if s.multicast else []
     parts += [f"{s.fetch} chunks fetched"] if s.fetch else []
+    parts += ["added in memory"] if problem.adds else []
     parts += [f"split {s.split} ({s.split_in})"] if s.split > 1 else []
     parts += [f"{s.repack} repacked"] if s.repack else []
     return ", ".join(parts)
