@@ -78,6 +78,7 @@ from .tensor.ops.arrange import (
     unbind,
     unsqueeze,
 )
+from .tensor.ops.closeness import allclose, equal, isclose
 from .tensor.ops.compare import (
     bitwise_and,
     bitwise_left_shift,
@@ -96,12 +97,23 @@ from .tensor.ops.compare import (
     lt,
     ne,
 )
-from .tensor.ops.contract import dot, matmul, outer
+from .tensor.ops.composite import log_softmax, relu, softmax
+from .tensor.ops.contract import bmm, dot, matmul, mm, outer
 from .tensor.ops.einsum import einsum
 from .tensor.ops.extremum import amax, amin, argmax, argmin, max, min
 from .tensor.ops.gather import gather, index_add, index_copy, index_select, scatter_add, take
 from .tensor.ops.movement import flip, narrow, reshape
-from .tensor.ops.random import bernoulli, normal, rand, randint, randn, randperm, uniform
+from .tensor.ops.random import (
+    bernoulli,
+    normal,
+    rand,
+    rand_like,
+    randint,
+    randn,
+    randn_like,
+    randperm,
+    uniform,
+)
 from .tensor.ops.reduce import all, any, cumsum, mean, prod, sum
 from .tensor.ops.sort import argsort, sort, topk
 from .tensor.ops.statistics import count_nonzero, logsumexp, norm, std, var

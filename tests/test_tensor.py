@@ -329,3 +329,32 @@ def test_tensors_of_other_libraries_are_named_with_what_to_do():
         x.to("cuda0")
     with pytest.raises(ValueError, match="linspace: the number of steps is negative"):
         bt.linspace(0, 1, -1)
+
+
+def test_names_that_are_compositions():
+    x = bt.tensor([[1.0, -2.0, 3.0], [0.5, 0.0, -1.0]])
+    assert bt.allclose(x.softmax(-1), bt.softmax(x, 1)) and bt.allclose(x.log_softmax(0).exp(), x.softmax(0))
+    assert x.relu().tolist() == bt.relu(x).tolist() == [[1, 0, 3], [0.5, 0, 0]]
+    assert x.mm(x.t()).tolist() == (x @ x.t()).tolist() and bt.bmm(x.unsqueeze(0), x.t().unsqueeze(0)).shape == (
+        1,
+        2,
+        2,
+    )
+    for call in (lambda: bt.mm(x, x[0]), lambda: bt.bmm(x, x)):
+        with pytest.raises(ValueError, match="help: use matmul"):
+            call()
+    a, b = x.var(1, unbiased=False), x.var(1, correction=0)
+    assert a.tolist() == b.tolist() and x.std(unbiased=True).item() == x.std().item()
+    assert x.sort(1, stable=True).indices.tolist() == x.argsort(1, stable=True).tolist()
+    like = bt.randn_like(x.double())
+    assert like.shape == bt.rand_like(x).shape == x.shape and like.dtype is bt.float64
+
+
+def test_closeness():
+    nan, inf = float("nan"), float("inf")
+    x, y = bt.tensor([1.0, inf, nan, 0.0, inf]), bt.tensor([1.000001, inf, nan, 1e-9, 5.0])
+    assert bt.isclose(x, y).tolist() == [True, True, False, True, False]
+    assert bt.isclose(x, y, equal_nan=True).tolist() == [True, True, True, True, False]
+    assert x[:2].allclose(y[:2]) and not bt.allclose(x, y) and not bt.allclose(x[:1], y[:1], rtol=0.0, atol=1e-9)
+    assert bt.equal(x[:2], x[:2].clone()) and not bt.equal(x, x) and not bt.equal(x[:2], x[:1])
+    assert bt.allclose(bt.tensor([1, 2]), bt.tensor([1, 2]))

@@ -92,6 +92,21 @@ def dot(x, other):
     return matmul(x, other)
 
 
+def mm(x, other):
+    """Product of two matrices."""
+    if x.ndim != 2 or other.ndim != 2:
+        raise ValueError(message("mm", "operands are matrices", got=f"{x._aval}, {other._aval}", help="use matmul"))
+    return matmul(x, other)
+
+
+def bmm(x, other):
+    """Products of two batches of matrices, of shapes (b, n, k) and (b, k, m)."""
+    if x.ndim != 3 or other.ndim != 3 or x.shape[0] != other.shape[0]:
+        got = f"{x._aval}, {other._aval}"
+        raise ValueError(message("bmm", "operands are equally many matrices", got=got, help="use matmul"))
+    return matmul(x, other)
+
+
 def outer(x, other):
     """Outer product of two vectors."""
     if x.ndim != 1 or other.ndim != 1:

@@ -291,6 +291,16 @@ def randn(*shape, generator=None, dtype=None, device=None, requires_grad: bool =
     return result.requires_grad_() if requires_grad else result
 
 
+def rand_like(x, *, dtype=None, device=None, requires_grad: bool = False):
+    """As `rand`, of the shape, dtype and device of x."""
+    return rand(x.shape, dtype=dtype or x.dtype, device=device or x.device, requires_grad=requires_grad)
+
+
+def randn_like(x, *, dtype=None, device=None, requires_grad: bool = False):
+    """As `randn`, of the shape, dtype and device of x."""
+    return randn(x.shape, dtype=dtype or x.dtype, device=device or x.device, requires_grad=requires_grad)
+
+
 def bernoulli(shape, p: float, *, generator=None, device=None):
     """bool, true with probability p. Errors: ValueError unless 0 <= p <= 1."""
     if not 0 <= p <= 1:

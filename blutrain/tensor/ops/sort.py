@@ -32,14 +32,14 @@ ARGSORT = define(
 )
 
 
-def argsort(x, dim: int = -1, descending: bool = False):
-    """The indices (int64) that sort x along `dim`; equal elements stay in their order, NaN is the largest."""
+def argsort(x, dim: int = -1, descending: bool = False, *, stable: bool = True):
+    """The indices (int64) that sort x along `dim`; equal elements stay in their order, `stable` or not, NaN is the largest."""
     if not x.ndim:
         return apply(ARGSORT, movement.reshape(x, (1,)), dim=0, descending=descending).reshape(())
     return apply(ARGSORT, x, dim=normalize_dim("argsort", dim, x.ndim), descending=bool(descending))
 
 
-def sort(x, dim: int = -1, descending: bool = False) -> ValuesIndices:
+def sort(x, dim: int = -1, descending: bool = False, *, stable: bool = True) -> ValuesIndices:
     """(values, indices) of x sorted along `dim`; differentiable."""
     indices = argsort(x, dim, descending)
     return ValuesIndices(gather.gather(x, dim, indices) if x.ndim else x, indices)

@@ -23,17 +23,18 @@ def _root(x, power: float = 0.5):
     return arithmetic.where(positive, root, 0.0)
 
 
-def var(x, dim=None, correction: int = 1, keepdim: bool = False):
-    """Variance over `dim`, in two passes (mean first), divided by n - correction."""
+def var(x, dim=None, correction: int = 1, keepdim: bool = False, *, unbiased: bool | None = None):
+    """Variance over `dim`, in two passes (mean first), divided by n - correction; `unbiased`: whether correction is 1."""
+    correction = correction if unbiased is None else int(unbiased)
     dims = normalize_dims("var", dim, x.ndim)
     wide = _wide(x)
     total = reduce.sum(unary.square(wide - reduce.mean(wide, dims, True)), dims, keepdim)
     return cast.cast(total / max(reduce.count(x.shape, dims) - correction, 0), x._aval.dtype)
 
 
-def std(x, dim=None, correction: int = 1, keepdim: bool = False):
+def std(x, dim=None, correction: int = 1, keepdim: bool = False, *, unbiased: bool | None = None):
     """Standard deviation over `dim`: the root of var."""
-    return cast.cast(_root(var(_wide(x), dim, correction, keepdim)), x._aval.dtype)
+    return cast.cast(_root(var(_wide(x), dim, correction, keepdim, unbiased=unbiased)), x._aval.dtype)
 
 
 def logsumexp(x, dim, keepdim: bool = False):
