@@ -54,7 +54,8 @@ class _Batch:
         self.requests, self.count, self.then = [*requests], len(requests), then
         self.results: list[bytes | Failure | None] = [None] * self.count
         self.retried: set[int] = set()
-        self._waiting = sorted(range(self.count), key=self._length)  # the longest is taken first
+        # The longest is taken first, unless the caller knows better what others follow from.
+        self._waiting = sorted(range(self.count), key=self._length) if then is None else [*range(self.count)][::-1]
         self._further: list[int] = []  # behind all that others may follow from
         self._takers: dict[int, Callable[[bytes], None]] = {}
         for further in also:
@@ -160,7 +161,7 @@ class CompileWorkers:
         """Objects, or the reasons why not, of requests (lowering, its arguments), in their order.
 
         then(number of a request, its object): what is to be compiled because of it, or None; also: what else is, anyhow. Of
-        those that fail nothing is said: who needs one asks again.
+        those that fail nothing is said: who needs one asks again. With `then`, requests are taken in their order.
         """
         with self._lock:
             try:

@@ -45,18 +45,21 @@ def ask(
     """
     if len(ops) < LEAST:
         return [answer(op, facts) for op in ops]
-    requests = [(__file__, (_alone(op), answer, facts)) for op in ops]
+    texts = [_alone(op) for op in ops]
+    # Products first: their code is short here and the longest to assemble. Then the longest, as always.
+    order = sorted(range(len(ops)), key=lambda i: (_is_product(ops[i]), len(texts[i])), reverse=True)
     known: dict[int, Any] = {}
 
-    def go_on(number: int, reply: bytes) -> Further | None:
-        known[number] = pickle.loads(reply)
-        return then(known[number]) if then is not None else None
+    def go_on(place: int, reply: bytes) -> Further | None:
+        known[order[place]] = pickle.loads(reply)
+        return then(known[order[place]]) if then is not None else None
 
-    replies = shared_workers(num_threads()).compile(requests, go_on, also)
-    return [
-        known[number] if isinstance(reply, bytes) else answer(op, facts)
-        for number, (op, reply) in enumerate(zip(ops, replies, strict=True))
-    ]
+    shared_workers(num_threads()).compile([(__file__, (texts[i], answer, facts)) for i in order], go_on, also)
+    return [known[i] if i in known else answer(op, facts) for i, op in enumerate(ops)]
+
+
+def _is_product(op: ir.Operation) -> bool:
+    return ir.StringAttr(op.attributes["anchor"]).value == "contract"
 
 
 def _alone(op: ir.Operation) -> str:
