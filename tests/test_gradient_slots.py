@@ -95,3 +95,26 @@ def test_one_slot_is_dropped_by_hand_and_the_others_are_not(interpreted):
     model.bias.grad = None
     loss(model).backward()
     assert is_consumed(model.weight)
+
+
+def test_a_write_by_a_model_that_is_gone_shows(interpreted):
+    """It changed what another model's backward reads."""
+    for dies in (False, True):
+        inner, optimizer = made()
+        writer, reader = nn.Sequential(inner), nn.Sequential(inner, nn.GELU(), inner)
+        writer.compile()
+        reader.compile()
+        for _ in range(3):
+            loss(reader).backward()
+            optimizer.zero_grad()
+            step(writer, optimizer)
+            optimizer.zero_grad()
+        read = loss(reader)
+        read.item()
+        step(writer, optimizer)
+        optimizer.zero_grad()
+        if dies:
+            del writer
+            collect()
+        with pytest.raises(RuntimeError, match="was changed in place after the forward pass"):
+            read.backward()

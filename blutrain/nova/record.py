@@ -26,7 +26,7 @@ from .record_calls import CallEvents
 from .record_gradients import GradientEvents
 from .refuse import refuse
 from .slots import GradSlots
-from .steps import FunctionCall, Leaf, RuntimeInt, Step, map_tree, memory
+from .steps import FunctionCall, Leaf, RuntimeInt, Step, Writes, map_tree, memory
 from .trace import Location, freeze
 
 MAX_EVENTS = 1000  # a loop that neither reads nor steps must not pile up pending events for ever
@@ -42,7 +42,7 @@ class Recorder(CallEvents, GradientEvents):
         self.location: tuple[str, int] | None = None
         self.replayed_steps = 0
         self.clock = 0  # counts flushes that wrote to states
-        self._writing: weakref.WeakSet[Step] = weakref.WeakSet()  # ends of sequences that wrote to states
+        self._writes: list[Writes] = []
         self._in_body = _InBody()
         self._owner: int | None = None  # the thread whose step is pending
         self._optimizer_keys: dict[int, tuple[tuple, int]] = {}
@@ -213,18 +213,18 @@ class Recorder(CallEvents, GradientEvents):
     def note_updates(self, last: Step) -> None:
         """A sequence that writes to states ran: remember when."""
         self.clock += 1
-        if not last.ran:
-            self._writing.add(last)
-        last.ran = self.clock
+        if last.wrote is None:
+            states = {v for step in last.path() for v in step.updates}
+            refs = [weakref.ref(t) for step in last.path() for v, t in step.captured if v in states]
+            self._writes = [writes for writes in self._writes if any(ref() is not None for ref in writes.refs)]
+            self._writes.append(Writes(refs))
+            last.wrote = self._writes[-1]
+        last.wrote.ran = self.clock
 
     def written_since(self, clock: int) -> dict[int, Tensor]:
         """The tensors that compiled steps wrote after the moment `clock`, by id."""
-        written = {}
-        for last in list(self._writing):
-            states = {v for step in last.path() for v in step.updates} if last.ran > clock else set()
-            for step in last.path() if states else ():
-                written.update({id(t): t for v, t in step.captured if v in states})
-        return written
+        refs = [ref for writes in self._writes if writes.ran > clock for ref in writes.refs]
+        return {id(t): t for ref in refs if (t := ref()) is not None}
 
     def holds_collectives(self) -> bool:
         """Whether what is pending has to meet other processes."""

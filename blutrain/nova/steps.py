@@ -123,6 +123,17 @@ class Leaves:
         return self.reducers
 
 
+class Writes:
+    """The tensors that a sequence writes by reference, and when it last did. It outlives the sequence: whether a tensor was
+    written is no matter of who has been collected.
+    """
+
+    __slots__ = ("ran", "refs")
+
+    def __init__(self, refs: list[weakref.ref]):
+        self.ran, self.refs = 0, refs
+
+
 @dataclass(eq=False)
 class Step:
     """One event in the tree of sequences, and what it adds to the trace.
@@ -137,8 +148,8 @@ class Step:
     gradient) where backward reached an eager tape; buckets, consumed: of an optimizer's step; verified: recorded the
     same twice; is_provisional: the key is not yet that of later calls. Of events that may come next: leaves of a
     backward, rests: parameters of an optimizer (its id) without a pending gradient, clipped: those of a list (their ids)
-    with one. outcomes: what a flush here has to give, for what was held; ran: when the sequence that ends here last
-    wrote to states.
+    with one. outcomes: what a flush here has to give, for what was held; wrote: what the sequence that ends here
+    writes.
 
     A leaf that was brought in is named by its value: it is another tensor each time.
     """
@@ -177,7 +188,7 @@ class Step:
     graphs: dict[tuple[frozenset[int], tuple[int, ...]], Any] = field(default_factory=dict)
     outcomes: dict[tuple, Any] = field(default_factory=dict)
     executable: Any = None
-    ran: int = 0
+    wrote: Writes | None = None
     _arrays: dict[int, int] = field(default_factory=dict)
     _arrays_epoch: int = -1
 
