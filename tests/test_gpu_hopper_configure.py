@@ -75,6 +75,11 @@ def test_an_epilogue_behind_few_steps_is_hidden():
     assert pick(plain("NT", 12288, 512, 512, "bf16")).pingpong
 
 
+def test_results_leave_by_tma():
+    """Even where a ring without their buffers would have a stage more."""
+    assert pick(plain("TN", 1280, 5120, 2048, "tf32")).staging
+
+
 def test_a_ring_covers_the_latency():
     text = plain("NN", 4096, 1024, 2048, "bf16")
     shallow, deep = price(text, *(Schedule(128, 128, stages, pingpong=True) for stages in (3, 6)))
