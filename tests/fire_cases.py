@@ -173,6 +173,7 @@ SHAPE = (648, 520, 776)
 HOPPER: dict[str, Callable[[], Case]] = {
     "pingpong bf16": hopper(PLAIN, "NT", *SHAPE, "bf16", **PINGPONG),
     "pingpong tf32": hopper(PLAIN, "NT", *SHAPE, "tf32", **PINGPONG),
+    "one set bf16": hopper(GATED, "NN", *SHAPE, "bf16", **PINGPONG | {"multicast": "", "staging": 1, "fetch": 4, "chunk": 64}),
     "cooperative bf16": hopper(PLAIN, "NN", *SHAPE, "bf16", **COOPERATIVE),
     "cooperative tf32": hopper(PLAIN, "NT", *SHAPE, "tf32", **COOPERATIVE),
     "multicast n bf16": hopper(PLAIN, "TN", *SHAPE, "bf16", **COOPERATIVE | {"multicast": "n"}),

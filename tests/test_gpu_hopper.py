@@ -32,6 +32,16 @@ from blutrain.nova.target_gpu import gpu_facts
 # --- what ptxas says: no spills and no C75xx (assemble raises for either), whatever the schedule
 
 COOPERATIVE = {"pingpong": False, "consumers": 2, "split": 1, "multicast": "", "fetch": 2}
+TURNS = {
+    "pingpong": True,
+    "consumers": 2,
+    "split": 1,
+    "multicast": "",
+    "tile_m": 128,
+    "tile_n": 128,
+    "stages": 4,
+    "chunk": 64,
+}
 PTXAS = [
     *((plain, lay, (1024, 768, 768), dt, {}) for lay in LAYOUTS for dt in ("bf16", "tf32")),
     *((bias_gelu, lay, (520, 264, 384), dt, {}) for lay in ("NT", "NN") for dt in ("bf16", "tf32")),
@@ -43,6 +53,8 @@ PTXAS = [
     (plain, "NN", (1024, 1024, 512), "tf32", COOPERATIVE | {"tile_m": 192, "tile_n": 192, "stages": 4, "consumers": 3}),
     (plain, "TT", (1024, 1024, 512), "tf32", COOPERATIVE | {"tile_m": 256, "tile_n": 128, "stages": 4}),
     (plain, "NT", (1024, 1024, 512), "bf16", {"pingpong": True, "consumers": 2, "tile_m": 128, "tile_n": 128, "stages": 6, "split": 1}),
+    *((gated, "NT", (1024, 1536, 512), dt, TURNS | {"fetch": 4, "staging": 1}) for dt in ("bf16", "tf32")),
+    *((bias_gelu, "NT", (1024, 1536, 512), dt, TURNS | {"tile_n": 192, "staging": 2}) for dt in ("bf16", "tf32")),
     (plain, "TN", (384, 512, 8192), "bf16", COOPERATIVE | {"tile_m": 128, "tile_n": 128, "stages": 4, "consumers": 2, "split": 4}),
     (plain, "TN", (384, 512, 8192), "bf16",
      COOPERATIVE | {"tile_m": 128, "tile_n": 128, "stages": 4, "consumers": 2, "split": 4, "split_in": "cluster"}),
@@ -128,7 +140,7 @@ def test_partial_column_sums_have_a_row_for_each_share_of_a_tile():
 
 def test_operands_of_the_epilogue_are_fetched_in_whole_rounds():
     """A matrix comes through 2 sets of blocks for each consumer, whose share of a tile is 2 chunks."""
-    schedule = COOPERATIVE | {"tile_m": 128, "tile_n": 128, "stages": 3, "chunk": 128}
+    schedule = COOPERATIVE | {"tile_m": 128, "tile_n": 128, "stages": 3, "staging": 2, "chunk": 128}
     text = gated("NT", 520, 264, 384, "bf16")
     fetched = product_phase(generate(text, **schedule))
     assert [m.operand for m in fetched.tensor_maps] == [0, 1, 2, 4]

@@ -112,6 +112,15 @@ SCHEDULES = [
 ]
 
 
+TURNS = COOPERATIVE | {"pingpong": True, "tile_m": 128, "tile_n": 128, "chunk": 64}
+FORMS = {
+    "picked": {},
+    "one set": TURNS | {"staging": 1, "fetch": 4},
+    "three sets": TURNS | {"staging": 3, "fetch": 4},
+    "wide": TURNS | {"tile_n": 192, "staging": 2, "fetch": 3},
+}
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: "-".join(f"{k}={v}" for k, v in s.items()) or "picked")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["bf16", "tf32"])
@@ -185,9 +194,14 @@ def test_accumulates(layout, dtype):
 @pytest.mark.parametrize("layout", ["NT", "NN"])
 @pytest.mark.parametrize("dtype", ["bf16", "tf32"])
 @pytest.mark.parametrize("make", [accumulated, gated, bias_gelu], ids=lambda f: f.__name__)
-def test_several_tiles_a_block(make, layout, dtype):
+@pytest.mark.parametrize("form", FORMS)
+def test_several_tiles_a_block(form, make, layout, dtype):
     """Rings and staging buffers go round: what a tile reads and writes is its own."""
-    program = Program(make, layout, (3968, 2560, 128), dtype)
+    if form != "picked" and (dtype, layout) == ("tf32", "NN"):
+        pytest.skip("a schedule of the shared form")
+    if form == "one set" and make is not gated:
+        pytest.skip("nothing is fetched")
+    program = Program(make, layout, (3968, 2560, 128), dtype, **FORMS[form])
     arrays = program.arrays(7)
     want = product(layout, arrays)
     if make is accumulated:

@@ -22,20 +22,24 @@ class Block:
         self.tile, self.item = tile_of(tiles, access), ITEM_BYTES[access.dtype]
         self.row_bytes = self.tile.row_bytes
 
-    def write(self, at: Integer, chunk: list[Piece], values: list[str]) -> None:
-        """All pieces of a chunk into the block at shared address `at`."""
+    def write(self, at: Integer, skipped: int, chunk: list[Piece], values: list[str]) -> None:
+        """All pieces of a chunk into the block that lies `skipped` bytes from shared address `at`: a number that goes into
+        the instructions, so that all blocks of a ring share the registers of addresses.
+        """
         if self.tiles.p_axis == "n":
-            self._write_rows(at, chunk, values)
+            self._write_rows(at, skipped, chunk, values)
         elif self.item == 4:
-            self._write_pairs(at, chunk, values)
+            self._write_pairs(at, skipped, chunk, values)
         else:
-            self._write_matrices(at, chunk, values)
+            self._write_matrices(at, skipped, chunk, values)
 
-    def read(self, at: Integer, chunk: list[Piece]) -> list[str]:
-        """All pieces of a chunk from the block at shared address `at`: a vector each."""
+    def read(self, at: Integer, skipped: int, chunk: list[Piece]) -> list[str]:
+        """All pieces of a chunk from the block that lies `skipped` bytes from shared address `at`: a vector each."""
         if self.tiles.p_axis == "n":
-            return self._read_rows(at, chunk)
-        return self._read_pairs(at, chunk) if self.item == 4 else self._read_matrices(at, chunk)
+            return self._read_rows(at, skipped, chunk)
+        if self.item == 4:
+            return self._read_pairs(at, skipped, chunk)
+        return self._read_matrices(at, skipped, chunk)
 
     # --- f32: two neighbours of a row
 
@@ -52,14 +56,15 @@ class Block:
             places.append((address, (piece.run.row - first.row) * self.row_bytes))
         return places
 
-    def _write_pairs(self, at: Integer, chunk: list[Piece], values: list[str]) -> None:
+    def _write_pairs(self, at: Integer, skipped: int, chunk: list[Piece], values: list[str]) -> None:
         out = self.out
         for (address, offset), value in zip(self._pairs(at, chunk), values, strict=True):
             elements = [(out.element(value, lane, "f32", 2), "f32") for lane in range(2)]
-            out.asm(f"st.shared.v2.f32 [$0+{offset}], {{$1,$2}};", "r,f,f,~{memory}", [(address, "i32"), *elements])
+            text = f"st.shared.v2.f32 [$0+{skipped + offset}], {{$1,$2}};"
+            out.asm(text, "r,f,f,~{memory}", [(address, "i32"), *elements])
 
-    def _read_pairs(self, at: Integer, chunk: list[Piece]) -> list[str]:
-        return [self._words(address, offset, 2) for address, offset in self._pairs(at, chunk)]
+    def _read_pairs(self, at: Integer, skipped: int, chunk: list[Piece]) -> list[str]:
+        return [self._words(address, skipped + offset, 2) for address, offset in self._pairs(at, chunk)]
 
     # --- 16-bit: four 8 x 8 matrices, (columns 0-7, 8-15) x (rows 0-7, 8-15)
 
@@ -74,17 +79,17 @@ class Block:
         steps = [2 * (piece.run.column - chunk[0].run.column) for piece in chunk[::PIECES_AT_ONCE]]
         return [out.name(out.add(base, out.bits("xori", column, step))) for step in steps]
 
-    def _write_matrices(self, at: Integer, chunk: list[Piece], values: list[str]) -> None:
+    def _write_matrices(self, at: Integer, skipped: int, chunk: list[Piece], values: list[str]) -> None:
         out = self.out
         words = [(out.value(f"llvm.bitcast {v} : vector<2x{self.dtype}> to i32"), "i32") for v in values]
-        text = "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1,$2,$3,$4};"
+        text = f"stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0+{skipped}], {{$1,$2,$3,$4}};"
         for i, address in enumerate(self._matrices(at, chunk)):
             four = words[PIECES_AT_ONCE * i : PIECES_AT_ONCE * (i + 1)]
             out.asm(text, "r,r,r,r,r,~{memory}", [(address, "i32"), *four])
 
-    def _read_matrices(self, at: Integer, chunk: list[Piece]) -> list[str]:
+    def _read_matrices(self, at: Integer, skipped: int, chunk: list[Piece]) -> list[str]:
         out, vectors = self.out, []
-        text = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0,$1,$2,$3}, [$4];"
+        text = f"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{$0,$1,$2,$3}}, [$4+{skipped}];"
         for address in self._matrices(at, chunk):
             loaded = out.asm(text, "=r,=r,=r,=r,r,~{memory}", [(address, "i32")], struct("i32", 4))
             words = out.unpack(loaded, "i32", 4)
@@ -107,11 +112,11 @@ class Block:
             addresses.append(out.name(out.add(base, out.mul(unit, 16))))
         return [(addresses[(p.run.row - first) % 2], (p.run.row - first) * STAGE_ROW_BYTES) for p in chunk]
 
-    def _read_rows(self, at: Integer, chunk: list[Piece]) -> list[str]:
+    def _read_rows(self, at: Integer, skipped: int, chunk: list[Piece]) -> list[str]:
         count = chunk[0].run.lanes * self.item // 4
-        return [self._words(address, offset, count) for address, offset in self._rows(at, chunk)]
+        return [self._words(address, skipped + offset, count) for address, offset in self._rows(at, chunk)]
 
-    def _write_rows(self, at: Integer, chunk: list[Piece], values: list[str]) -> None:
+    def _write_rows(self, at: Integer, skipped: int, chunk: list[Piece], values: list[str]) -> None:
         out, lanes = self.out, chunk[0].run.lanes
         count = lanes * self.item // 4
         registers = ",".join(f"${i + 1}" for i in range(count))
@@ -119,7 +124,9 @@ class Block:
         for (address, offset), value in zip(self._rows(at, chunk), values, strict=True):
             words = out.value(f"llvm.bitcast {value} : vector<{lanes}x{self.dtype}> to vector<{count}xi32>")
             elements = [(out.element(words, i, "i32", count), "i32") for i in range(count)]
-            out.asm(text % offset, ",".join(["r"] * (1 + count) + ["~{memory}"]), [(address, "i32"), *elements])
+            out.asm(
+                text % (skipped + offset), ",".join(["r"] * (1 + count) + ["~{memory}"]), [(address, "i32"), *elements]
+            )
 
     # --- where a thread's first piece lies in a chunk
 

@@ -11,15 +11,23 @@ import math
 from collections.abc import Iterator
 
 from blutrain.nova.gpu.hopper.cost import predict_us, product_us, written_bytes
-from blutrain.nova.gpu.hopper.pieces import fetched_loads, num_chunks, staged_stores, tile_of
+from blutrain.nova.gpu.hopper.pieces import (
+    chunk_columns,
+    fetched_loads,
+    num_chunks,
+    sends_by_warps,
+    staged_stores,
+    tile_of,
+)
 from blutrain.nova.gpu.hopper.problem import Problem
 from blutrain.nova.gpu.hopper.schedule import Schedule
 from blutrain.nova.gpu.hopper.tiles import Tiles
-from blutrain.nova.kernel import Unsupported
+from blutrain.nova.kernel import ITEM_BYTES, Unsupported
 from blutrain.nova.target_gpu import GpuFacts
 
 MAX_SPLIT = 16
 MAX_LIVE_VALUES = {2: 192, 3: 160}  # by consumers
+ADDRESS_REGISTERS = 8  # and what else an epilogue holds besides accumulators and a chunk
 TILE_SHAPES = {
     "cooperative": ((256, 128), (128, 256), (256, 160), (128, 224), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64)),
     "cooperative wide": ((192, 192), (192, 160), (192, 128), (192, 96)),
@@ -90,12 +98,18 @@ def _fitting(cut: Schedule, problem: Problem, facts: GpuFacts) -> Iterator[Tiles
 
 
 def _fits_registers(tiles: Tiles) -> bool:
-    """Will the epilogue find registers beside the accumulators. A load for each element, a further store and a column
-    sum hold about 16 values each, the register form two steps of fragments; the bound is what ptxas took without spills.
+    """Will the epilogue find registers beside the accumulators. Several results hold a chunk where TMA fetches all matrices:
+    its operands, results and column sums. Else a load for each element, a further store and a column sum hold about 16 values
+    each, the register form two steps of fragments. The bounds are what ptxas took without spills.
     """
-    contract = tiles.problem.contract
+    contract, traffic = tiles.problem.contract, tiles.problem.traffic
+    moved = [*traffic.matrices, *(store.access for store in contract.stores)]
+    in_chunks = len(fetched_loads(tiles)) == len(traffic.matrices) and bool(staged_stores(tiles))
+    if len(contract.stores) > 1 and tiles.p_axis == "m" and in_chunks:
+        words = sum(ITEM_BYTES[access.dtype] for access in moved) / 4 + len(contract.reductions) / 2
+        return chunk_columns(tiles) / 2 * words + ADDRESS_REGISTERS <= tiles.spare_registers
     weight = len(tiles.problem.traffic.matrices) + len(contract.stores) - 1 + len(contract.reductions)
-    fragments = 32 * tiles.blocks_p if tiles.in_registers else 0
+    fragments = 32 * tiles.blocks_p + ADDRESS_REGISTERS * (weight > 0) if tiles.in_registers else 0
     return tiles.num_accumulators + fragments + 16 * weight <= MAX_LIVE_VALUES[tiles.schedule.consumers]
 
 
@@ -131,8 +145,12 @@ def _buffers(problem: Problem, schedule: Schedule, facts: GpuFacts) -> list[Sche
     """Numbers of sets of buffers and sizes of chunks, best first. A tile takes whole rounds of the fetching ring."""
     tiles = tiles_of(problem, dataclasses.replace(schedule, fetch=1), facts)
     several = len(problem.contract.stores) > 1  # registers run short in wide chunks
-    narrow = several or tiles.clustered  # there small chunks go round the blocks more evenly
-    kinds = [(2, 128), (0, 128)] if tiles.in_registers else [(2, 64)] if narrow else [(2, 128), (2, 64)]
+    if tiles.in_registers:
+        kinds = [(2, 128), (0, 128)]
+    elif several and sends_by_warps(tiles):
+        kinds = [(1, 64)]
+    else:  # small chunks go round the blocks of a cluster more evenly
+        kinds = [(2, 64)] if several or tiles.clustered else [(2, 128), (2, 64)]
     found: list[Schedule] = []
     for staging, chunk in kinds:
         narrowed = dataclasses.replace(schedule, staging=staging, chunk=chunk, fetch=1)

@@ -15,7 +15,7 @@ from blutrain.nova.gpu.hopper.epilogue import Epilogue
 from blutrain.nova.gpu.hopper.fetch import Fetch
 from blutrain.nova.gpu.hopper.mainloop import emit_main
 from blutrain.nova.gpu.hopper.operands import copies
-from blutrain.nova.gpu.hopper.pieces import fetched_loads, staged_stores, tile_map
+from blutrain.nova.gpu.hopper.pieces import fetched_loads, sent_rows, staged_stores, tile_map
 from blutrain.nova.gpu.hopper.problem import read_problem
 from blutrain.nova.gpu.hopper.schedule import Schedule
 from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
@@ -99,8 +99,9 @@ def generate(kernel: Kernel, facts: GpuFacts, config: dict[str, Any]) -> GpuKern
 def tensor_maps(tiles: Tiles) -> tuple[TensorMap, ...]:
     """Of the factors along p and q, of the operands that TMA fetches for the epilogue, of the staged results."""
     factors = [copies(tiles, axis).map for axis in (tiles.p_axis, tiles.q_axis)]
-    accesses = [*fetched_loads(tiles), *(s.access for s in staged_stores(tiles))]
-    maps = (*factors, *(tile_map(tiles, access) for access in accesses))
+    fetched = [tile_map(tiles, access) for access in fetched_loads(tiles)]
+    staged = [tile_map(tiles, store.access, sent_rows(tiles)) for store in staged_stores(tiles)]
+    maps = (*factors, *fetched, *staged)
     for map_ in maps:
         if problem := map_.problem():
             raise Unsupported(f"hopper: tensor map: {problem}")

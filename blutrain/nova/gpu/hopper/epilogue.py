@@ -23,12 +23,13 @@ from blutrain.nova.gpu.hopper.pieces import (
 from blutrain.nova.gpu.hopper.place import Consumer, Place
 from blutrain.nova.gpu.hopper.row_sums import RowSums
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS
-from blutrain.nova.gpu.hopper.staging import Staging
+from blutrain.nova.gpu.hopper.staging import Staging, leader
 from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
 from blutrain.nova.gpu.hopper.values import Origin, Run, Values
 from blutrain.nova.kernel import ITEM_BYTES
 
 LINE_BYTES = 128  # of the L2
+MANY_REGISTERS = 64  # beside the accumulators: there the assembler may compute chunks early
 
 
 class Epilogue:
@@ -74,8 +75,13 @@ class Epilogue:
         first_map = FIRST_MAP + len(self.fetched)
         staging = Staging(out, tiles, self.staged, first_map, place, consumer) if self.staged else None
         fetch = Fetch(out, tiles, consumer.thread, consumer.number) if self.fetched else None
-        for number, chunk in enumerate(pieces(tiles), 1):
-            values = Values(out, self.contract, origin)
+        chunks = pieces(tiles)
+        ahead = Values(out, self.contract, origin)
+        for number, chunk in enumerate(chunks, 1):
+            values, ahead = ahead, Values(out, self.contract, origin)
+            if tiles.spare_registers < MANY_REGISTERS:
+                for later in chunks[number : number + 1]:
+                    self._load_vectors(ahead, later)
             if fetch is not None:
                 fetch.take(place, chunk, values)
             self.chunk(values, chunk, lambda i: sums[i], staging, partial, fetch)
@@ -89,6 +95,15 @@ class Epilogue:
             partial.finish()
         if self.rows is not None:
             self.rows.finish()
+
+    def _load_vectors(self, values: Values, chunk: list[Piece]) -> None:
+        """Loads of vectors along n for the next chunk, while this one is computed: nobody waits for them. In front of it the
+        assembler cannot compute anything of the next chunk, as it likes to where it has the registers.
+        """
+        for access in self.loads:
+            if self.tiles.problem.traffic.axes[access] == "n":
+                for piece in chunk:
+                    values.load(access, piece.run, in_place=True)
 
     def chunk(
         self,
@@ -113,7 +128,7 @@ class Epilogue:
             staging.close(chunk[0].run)
         elif fetch is not None:
             machine.proxy_fence(self.out)
-            self.out.line(f"nvvm.bar.warp.sync {self.out.name(-1)} : i32")
+            machine.warp_barrier(self.out)
         leave = values.add if self.tiles.problem.adds else values.store
         for piece, row in zip(chunk, results, strict=True):
             for value, store in zip(row[len(self.staged) :], self.direct, strict=True):
@@ -138,5 +153,5 @@ class Epilogue:
     def finish(self, consumer: Consumer) -> None:
         """No block may end while TMA still reads its shared memory."""
         if self.staged:
-            leads = self.out.compare("eq", consumer.lane_in_group, 0)
+            leads = leader(self.out, self.tiles, consumer)
             self.out.when(leads, lambda: self.out.line("nvvm.cp.async.bulk.wait_group 0"))

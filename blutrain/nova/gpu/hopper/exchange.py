@@ -17,12 +17,12 @@ from blutrain.nova.gpu.hopper.builder import Builder, Integer, struct
 from blutrain.nova.gpu.hopper.epilogue import Epilogue
 from blutrain.nova.gpu.hopper.fetch import FIRST_MAP
 from blutrain.nova.gpu.hopper.machine import Ring, Thread
-from blutrain.nova.gpu.hopper.pieces import Piece, pieces, thread_origin, tile_of
+from blutrain.nova.gpu.hopper.pieces import Piece, pieces, thread_origin
 from blutrain.nova.gpu.hopper.place import Consumer, Place
 from blutrain.nova.gpu.hopper.split import VECTOR, groups_of
 from blutrain.nova.gpu.hopper.staging import Staging
 from blutrain.nova.gpu.hopper.tiles import BARRIER_BYTES, WARPGROUP, Tiles
-from blutrain.nova.gpu.hopper.values import Run, Values
+from blutrain.nova.gpu.hopper.values import Values
 
 GROUP_BYTES = 4 * VECTOR * WARPGROUP  # of four accumulators of all threads
 
@@ -142,15 +142,10 @@ class OwnPlace(Staging):
 
     def __init__(self, exchange: Exchange, stores: list[Store], place: Place):
         super().__init__(exchange.out, exchange.tiles, stores, FIRST_MAP, place, exchange.consumer)
-        self.exchange = exchange
+        self.exchange, self.at_once = exchange, True
 
     def open(self) -> None:
         """The place is free: what is behind the ring's last stage is done."""
 
-    def close(self, first: Run) -> None:
-        super().close(first)
-        self._meet()
-
-    def _buffer(self, store: Store) -> Integer:
-        before = sum(tile_of(self.tiles, s.access).bytes for s in self.stores[: self.stores.index(store)])
-        return self.out.add(self.exchange.own_place(self.number), before)
+    def _place_of(self, store: Store) -> tuple[Integer, int]:
+        return self.exchange.own_place(self.number), self._before(store)

@@ -14,13 +14,12 @@ from collections.abc import Sequence
 from blutrain.nova.gpu.hopper.block import Block
 from blutrain.nova.gpu.hopper.builder import Builder, Integer
 from blutrain.nova.gpu.hopper.machine import Ring, Thread
-from blutrain.nova.gpu.hopper.pieces import TRANSPOSED_ROWS, Piece, Tile, fetched_loads, num_chunks, tile_of
+from blutrain.nova.gpu.hopper.pieces import TRANSPOSED_ROWS, WARPS, Piece, Tile, fetched_loads, num_chunks, tile_of
 from blutrain.nova.gpu.hopper.place import Place
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS
 from blutrain.nova.gpu.hopper.tiles import BARRIER_BYTES, Tiles
 from blutrain.nova.gpu.hopper.values import Values
 
-WARPS = 4  # of a consumer: each releases a set
 FIRST_MAP = 2  # behind the factors'
 
 
@@ -39,7 +38,7 @@ class Fetch:
 
     def initialise(self) -> None:
         """By one thread, before any other uses the ring."""
-        self.ring.initialise(WARPS)
+        self.ring.initialise(WARPS)  # each releases a set
 
     # --- the warp that fetches
 
@@ -94,12 +93,12 @@ class Fetch:
             parity = out.bits("andi", out.add(place.turn, parity), 1)
         self.count += 1
         self.ring.wait(out.add(self.ring.first_full, BARRIER_BYTES * stage), parity)
-        at = out.add(self.base, stage * tiles.fetch_set_bytes)
+        skipped = stage * tiles.fetch_set_bytes
         for tile in self.operands:
-            vectors = Block(out, tiles, self.thread, tile.access).read(at, chunk)
+            vectors = Block(out, tiles, self.thread, tile.access).read(self.base, skipped, chunk)
             for piece, vector in zip(chunk, vectors, strict=True):
                 values.provide(tile.access, piece.run, vector)
-            at = out.add(at, tile.bytes)
+            skipped += tile.bytes
 
     def release(self) -> None:
         """Gives the set of the chunk that was taken last back to the warp that fetches.

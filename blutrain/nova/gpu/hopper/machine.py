@@ -115,6 +115,10 @@ def named_barrier(out: Builder, number: Integer, threads: int) -> None:
     out.line(f"nvvm.barrier id = {out.name(number)} number_of_threads = {out.name(threads)}")
 
 
+def warp_barrier(out: Builder) -> None:
+    out.line(f"nvvm.bar.warp.sync {out.name(-1)} : i32")
+
+
 def proxy_fence(out: Builder) -> None:
     """This thread's accesses to shared memory come before TMA's that follow a meeting."""
     out.line("nvvm.fence.proxy { kind = #nvvm.proxy_kind<async.shared>, space = #nvvm.shared_space<cta>}")

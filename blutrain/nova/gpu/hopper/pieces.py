@@ -19,6 +19,7 @@ from blutrain.nova.gpu.hopper.values import Origin, Run
 from blutrain.nova.gpu.kernel import TensorMap
 from blutrain.nova.kernel import ITEM_BYTES, Access, Operand
 
+WARPS = 4  # of a consumer
 TRANSPOSED_ROWS = 16  # of a chunk where the product is computed transposed
 
 
@@ -150,8 +151,22 @@ def tile_of(tiles: Tiles, access: Access) -> Tile:
     return Tile(access, TRANSPOSED_ROWS, columns, CONSUMER_ROWS * tiles.blocks_p // columns)
 
 
-def tile_map(tiles: Tiles, access: Access) -> TensorMap:
-    """The map of a matrix that is moved in boxes of its `tile_of`."""
+def sends_by_warps(tiles: Tiles) -> bool:
+    """Does each warp of a consumer send its own rows of a chunk, or all meet first. Alone they wait less for each other, which
+    pays where they wait for operands too; TMA then moves smaller boxes.
+    """
+    return tiles.p_axis == "m" and bool(fetched_loads(tiles))
+
+
+def sent_rows(tiles: Tiles) -> int:
+    """Rows of a box in which a chunk leaves."""
+    if tiles.p_axis == "n":
+        return TRANSPOSED_ROWS
+    return CONSUMER_ROWS // WARPS if sends_by_warps(tiles) else CONSUMER_ROWS
+
+
+def tile_map(tiles: Tiles, access: Access, rows: int = 0) -> TensorMap:
+    """The map of a matrix that is moved in boxes of its `tile_of`, or of so many `rows`."""
     contract, item, tile = tiles.problem.contract, ITEM_BYTES[access.dtype], tile_of(tiles, access)
     batched = tiles.problem.batch > 1
     strides = [step_along(contract, access, axis) for axis in ("m", *(["batch"] if batched else []))]
@@ -162,6 +177,6 @@ def tile_map(tiles: Tiles, access: Access) -> TensorMap:
         dtype=access.dtype,
         extents=(tiles.problem.n, tiles.problem.m, *([tiles.problem.batch] if batched else [])),
         strides_bytes=tuple((step or 0) * item for step in strides),
-        box=(tile.columns, tile.rows, *([1] if batched else [])),
+        box=(tile.columns, rows or tile.rows, *([1] if batched else [])),
         swizzle=tile.row_bytes,
     )

@@ -33,6 +33,8 @@ class _DeviceCloner(_Cloner):
         dtypes = {str(v.type) for v in (*op.operands, *op.results)}
         if op.name in ("arith.extf", "arith.truncf"):
             source, target = self.type(op.operands[0].type), self.type(op.results[0].type)
+            if source == "vector<2xbf16>" and target == "vector<2xf32>":
+                return [self._widen_pair(operands[0])]
             return [self.out.value(f"{op.name} {operands[0]} : {source} to {target}")]
         if op.name in _CONTRACTED and dtypes == {"f32"}:
             type_ = self.type("f32")
@@ -44,6 +46,13 @@ class _DeviceCloner(_Cloner):
         if op.name in _LIBM or op.name == "arith.remf":
             return [self._one_by_one(op, operands)]
         return super().op(op, operands)
+
+    def _widen_pair(self, pair: str) -> str:
+        """Two bf16 as f32: an instruction each, on the word that holds them."""
+        out = self.out
+        word = out.value(f"llvm.bitcast {pair} : vector<2xbf16> to i32")
+        halves = out.bits("shli", word, 16), out.bits("andi", word, -(1 << 16))
+        return out.vector([out.value(f"llvm.bitcast {half} : i32 to f32") for half in halves], "f32")
 
     def _one_by_one(self, op: ir.Operation, operands: list[str]) -> str:
         """What has code for scalars only."""

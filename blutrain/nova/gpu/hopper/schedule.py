@@ -21,7 +21,7 @@ class Schedule:
     of its own, in turns, else they share one. group_m: row tiles that blocks walk before the next column tile.
     split: ranges of k, summed in order by a second phase (`split_in` "workspace") or by the blocks of a cluster
     ("cluster"). repack: the factor ("m" or "n") that a first phase copies k-major, "" for none. staging: buffers of
-    each consumer between accumulators and TMA stores, two or more; 0: results leave from registers. multicast: the
+    each consumer between accumulators and TMA stores (one suffices where operands are fetched); 0: from registers. multicast: the
     factor ("m" or "n") whose tiles the two blocks of a cluster share, each copying a half to both; "" for none.
     fetch: buffers of each consumer for operands of the epilogue, which TMA brings before it asks; 0: it loads them
     itself. chunk: bytes of a row of the chunks in which the epilogue works.

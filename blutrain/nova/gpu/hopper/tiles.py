@@ -82,6 +82,11 @@ class Tiles:
     def num_accumulators(self) -> int:
         return self.blocks_p * self.accumulators_per_block
 
+    @property
+    def spare_registers(self) -> int:
+        """Of a consumer's thread, beside its accumulators."""
+        return CONSUMER_REGISTERS[self.schedule.consumers] - self.num_accumulators
+
     # --- tiles and steps of k
 
     @property
@@ -344,7 +349,10 @@ class Tiles:
             (s.split > 1 and self.num_reductions, "split k with column reductions"),
             (s.split > 1 and self.problem.contract.row_reductions, "split k with row reductions"),
             (s.stages < 2, "fewer than two stages"),
-            (s.staging == 1, "one set of staging buffers"),
+            (
+                s.staging == 1 and not s.fetch,
+                "one set of staging buffers, where warps meet between writing and sending",
+            ),
             (
                 self.fetch_set_bytes > 0 and self.num_chunks % s.fetch != 0,
                 f"{self.num_chunks} chunks, not a multiple of {s.fetch}",

@@ -112,8 +112,9 @@ class Values:
 
     # --- memory
 
-    def load(self, access: Access, run: Run) -> str:
-        return self._once(self._place(access, run), lambda: self._load(access, run))
+    def load(self, access: Access, run: Run, in_place: bool = False) -> str:
+        """`in_place`: the assembler must not move the load, and what depends on it, ahead of what was stored before."""
+        return self._once(self._place(access, run), lambda: self._load(access, run, in_place))
 
     def provide(self, access: Access, run: Run, vector: str) -> None:
         """Elements of an operand that are in registers already."""
@@ -123,13 +124,12 @@ class Values:
         moves = tuple(self._moves(access, axis) for axis in AXES)
         return "load", access, run.row if moves[1] else None, (run.column, run.lanes) if moves[2] else run.lanes
 
-    def _load(self, access: Access, run: Run) -> str:
+    def _load(self, access: Access, run: Run, in_place: bool) -> str:
         out, dtype, item = self.out, memory_dtype(access.dtype), ITEM_BYTES[access.dtype]
         assert isinstance(access.source, Operand)
         # A load for each element must stay behind the turn of the other consumer: ptxas moves constant ones.
-        constant = access.source.index not in self.aliased and not (
-            self._moves(access, "m") and self._moves(access, "n")
-        )
+        each = self._moves(access, "m") and self._moves(access, "n")
+        constant = access.source.index not in self.aliased and not each and not in_place
         if not any(self._moves(access, axis) for axis in AXES):
             with out.scope(0):  # the same for all tiles: out of their loop, where nobody waits for it
                 element = out.load(self._element(access, run, 0), dtype, item, constant)
