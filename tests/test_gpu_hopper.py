@@ -23,6 +23,10 @@ from hopper_kernels import (
 from mlir import ir
 
 from blutrain.nova.gpu.assemble import AssembleJob, assemble
+from blutrain.nova.gpu.hopper.builder import Builder
+from blutrain.nova.gpu.hopper.configure import tiles_of
+from blutrain.nova.gpu.hopper.place import locate
+from blutrain.nova.gpu.hopper.problem import read_problem
 from blutrain.nova.gpu.hopper.schedule import Schedule
 from blutrain.nova.gpu.kernel import WORKSPACE
 from blutrain.nova.kernel import Unsupported
@@ -193,6 +197,25 @@ def test_an_exchange_takes_more_than_the_ring_where_blocks_own_unequally():
     schedule = COOPERATIVE | {"tile_m": 128, "tile_n": 160, "stages": 3, "split": 4, "split_in": "cluster", "chunk": 64}
     (phase,) = generate(plain("TN", 384, 480, 8192, "bf16"), **schedule).phases
     assert 3 * (128 + 160) * 128 < phase.shared_bytes == 2 * 2 * 4 * 8192 + 16 * 3 + 8 * 4
+
+
+ORDERS = [  # group, first tiles (row, column) of 5 x 7
+    ({"group_m": 2}, [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2)]),
+    ({"group_m": 8}, [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (0, 1)]),
+]
+
+
+@pytest.mark.parametrize(("group", "first"), ORDERS)
+def test_order_of_tiles(group, first):
+    """Blocks walk groups of rows, column by column; each tile comes once."""
+    with context(), ir.Location.unknown():
+        kernel, _module = parse_kernel(plain("TN", 5 * 128, 7 * 192, 512, "bf16"))
+        schedule = Schedule(tile_m=128, tile_n=192, stages=4, **group)
+        tiles = tiles_of(read_problem(kernel), schedule, H200)
+        places = [locate(Builder(), tiles, work) for work in range(tiles.total_work)]
+    found = [(place.m // 128, place.n // 192) for place in places]
+    assert found[: len(first)] == first
+    assert sorted(found) == [(row, column) for row in range(5) for column in range(7)]
 
 
 def test_batches_are_dimensions_of_the_maps():
