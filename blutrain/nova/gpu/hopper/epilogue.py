@@ -30,6 +30,7 @@ from blutrain.nova.kernel import ITEM_BYTES
 
 LINE_BYTES = 128  # of the L2
 MANY_REGISTERS = 64  # beside the accumulators: there the assembler may compute chunks early
+ENOUGH_PIECES = 8  # of a chunk: the work on fewer is too little for a thread that cannot go on to the next
 
 
 class Epilogue:
@@ -79,7 +80,7 @@ class Epilogue:
         ahead = Values(out, self.contract, origin)
         for number, chunk in enumerate(chunks, 1):
             values, ahead = ahead, Values(out, self.contract, origin)
-            if tiles.spare_registers < MANY_REGISTERS:
+            if tiles.spare_registers < MANY_REGISTERS and len(chunk) >= ENOUGH_PIECES:
                 for later in chunks[number : number + 1]:
                     self._load_vectors(ahead, later)
             if fetch is not None:
