@@ -118,3 +118,18 @@ def test_a_write_by_a_model_that_is_gone_shows(interpreted):
             collect()
         with pytest.raises(RuntimeError, match="was changed in place after the forward pass"):
             read.backward()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_write_by_a_compiled_step_shows_in_an_eager_graph(compiled, interpreted):
+    model, optimizer = made()
+    if compiled:
+        model.compile()
+    for _ in range(3):
+        step(model, optimizer)
+        optimizer.zero_grad()
+    penalty = model.weight.square().sum()
+    step(model, optimizer)
+    optimizer.zero_grad()
+    with pytest.raises(RuntimeError, match="was changed in place after the forward pass"):
+        penalty.backward()

@@ -8,7 +8,6 @@ runs on pending tensors). execute.py executes what is pending.
 from __future__ import annotations
 
 import threading
-import weakref
 from typing import Any
 
 import numpy
@@ -211,15 +210,15 @@ class Recorder(CallEvents, GradientEvents):
             self.refuse("host_data", detail=what)
 
     def note_updates(self, last: Step) -> None:
-        """A sequence that writes to states ran: remember when."""
+        """A sequence that writes to states ran: remember when, as every write does."""
         self.clock += 1
         if last.wrote is None:
             states = {v for step in last.path() for v in step.updates}
-            refs = [weakref.ref(t) for step in last.path() for v, t in step.captured if v in states]
+            written = [t for step in last.path() for v, t in step.captured if v in states]
             self._writes = [writes for writes in self._writes if any(ref() is not None for ref in writes.refs)]
-            self._writes.append(Writes(refs))
+            self._writes.append(Writes(written))
             last.wrote = self._writes[-1]
-        last.wrote.ran = self.clock
+        last.wrote.note(self.clock)
 
     def written_since(self, clock: int) -> dict[int, Tensor]:
         """The tensors that compiled steps wrote after the moment `clock`, by id."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import message
 from ..tensor.aval import Aval
-from ..tensor.tensor import Tensor, storage_epoch, structure_epoch
+from ..tensor.tensor import Tensor, storage_epoch, structure_epoch, write_epoch
 from .trace import Node, freeze
 
 if TYPE_CHECKING:
@@ -128,10 +128,17 @@ class Writes:
     written is no matter of who has been collected.
     """
 
-    __slots__ = ("ran", "refs")
+    __slots__ = ("ran", "refs", "versions")
 
-    def __init__(self, refs: list[weakref.ref]):
-        self.ran, self.refs = 0, refs
+    def __init__(self, tensors: list[Tensor]):
+        self.ran, self.refs, self.versions = 0, [weakref.ref(t) for t in tensors], [t._versions() for t in tensors]
+
+    def note(self, clock: int) -> None:
+        self.ran = clock
+        write_epoch.bump()
+        now = write_epoch.value
+        for version in self.versions:
+            version.value = now
 
 
 @dataclass(eq=False)
