@@ -118,7 +118,7 @@ class GenericWriter:
         if name in ("constant", "full"):
             return self.region.constant(node.attrs["value"], dtype)
         if name == "cast":
-            return self.region.cast(operands[0], dtype)
+            return self.region.round(operands[0], dtype)
         if name == "iota":
             return self._iota(node, indices)
         if name == "wrap_index":

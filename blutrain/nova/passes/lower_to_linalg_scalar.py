@@ -2,7 +2,7 @@
 operations.
 
 A scalar is a `Scalar(name, dtype)`; f16, bf16 and the unsigned integers never appear inside a region except where a
-block argument is widened and a result narrowed. Which scalars stand for which dtype: `computing(dtype)`, f32 for the
+block argument is widened, a result narrowed, or a cast rounds. Which scalars stand for which dtype: `computing(dtype)`, f32 for the
 narrow floats, i32 within their range for the unsigned integers, the dtype itself otherwise.
 """
 
@@ -53,6 +53,7 @@ class Region:
         self.lines: list[str] = []
         self._made: dict[str, str] = {}
         self._ranges: dict[str, int] = {}  # scalars that are known to be unsigned numbers of so many bytes
+        self._narrow: dict[str, tuple[str, DType]] = {}  # scalars that hold a narrow float exactly: its name and dtype
 
     def value(self, text: str) -> str:
         """The name of `text`, emitted once."""
@@ -106,6 +107,9 @@ class Region:
         x = self.cast(x, dtype)
         if x.dtype is dtype:
             return x.name
+        name, known = self._narrow.get(x.name, ("", None))
+        if known is dtype:
+            return name
         op = "arith.truncf" if dtype.is_floating else "arith.trunci"
         return self.value(f"{op} {x.name} : {element_text(x.dtype)} to {element_text(dtype)}")
 
@@ -116,9 +120,16 @@ class Region:
             return Scalar(name, dtype)
         op = "arith.extf" if dtype.is_floating else "arith.extui"
         found = Scalar(self.value(f"{op} {name} : {element_text(dtype)} to {element_text(wide)}"), wide)
-        if not dtype.is_floating:
+        if dtype.is_floating:
+            self._narrow[found.name] = name, dtype
+        else:
             self._ranges[found.name] = dtype.itemsize
         return found
+
+    def round(self, x: Scalar, dtype: DType) -> Scalar:
+        """`x` as a tensor of `dtype` would hold it: like `cast`, and narrow floats are rounded."""
+        is_narrow = dtype.is_floating and computing(dtype) is not dtype
+        return self.widen(self.narrow(x, dtype), dtype) if is_narrow else self.cast(x, dtype)
 
     def cast(self, x: Scalar, dtype: DType) -> Scalar:
         """`x` in the computing dtype of `dtype`: floats to integers truncate, to bool is `!= 0`; integers wrap."""
