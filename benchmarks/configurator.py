@@ -8,8 +8,8 @@
 with the least predicted time, half are spread evenly over the rest; without it all are taken. Each is run and its result
 checked against float64; all that are right are timed, interleaved in orders drawn by lot, five times; then the pick and the
 five fastest again, nine times. (One after another they would find the chip at another clock than products that follow each
-other.) A kernel that does not end ends the process; --resume then goes on with the shapes that the JSON file lacks. In it, for each shape
-(SHAPES in tf32 and bf16 unless --shapes says otherwise):
+other.) A kernel that does not end ends the process; --resume then goes on with the shapes that the JSON file lacks. In it,
+for each shape (SHAPES in tf32 and bf16 unless --shapes says otherwise):
 
 legal, swept      schedules that exist, and that were timed; failed: that ptxas refused, wrong: whose result was wrong
 ratio             the pick's median by the least of the six medians
@@ -47,10 +47,10 @@ from blutrain.nova.cpu.objects import object_cache
 from blutrain.nova.gpu.assemble import assembly_key
 from blutrain.nova.target_gpu import ARCHITECTURES, gpu_facts
 
-SHAPES = (
-    "NT:4096x2048x1024", "NN:4096x1024x2048", "TN:2048x1024x4096", "NT:2048x2048x2048", "NN:16384x640x2560",
-    "TN:1280x5120x2048", "NT:1000x1000x1000", "NN:2560x640x10240", "NT:12288x512x512", "TN:512x512x16384",
-    "NT:4096x11008x1024", "NN:6144x6144x3072",
+SHAPES = (  # none of those that the model's constants were fitted to
+    "NT:4096x1536x1536", "TN:1152x4608x3072", "NN:6400x640x1920", "NT:2000x3000x1000", "TN:640x2560x5120",
+    "NN:2304x768x6144", "NT:1792x1792x1792", "TN:1024x512x8192", "NN:8192x1024x1024", "NT:10240x1280x512",
+    "TN:2048x2048x4096", "NN:5120x2048x768",
 )  # fmt: skip
 TOP, MEDIANS, SWEEP_ROUNDS, LONG_US = 5, 9, 5, 500.0
 HANG_S = 20.0
@@ -207,8 +207,8 @@ def give_up(shape: str, schedule: str, keep: Callable[[dict[str, Any]], None]) -
 
 def rank_correlation(a: list[float], b: list[float]) -> float:
     """Spearman's, 0 for fewer than three."""
-    ranks = [np.argsort(np.argsort(values)) for values in (a, b)]
-    return float(np.corrcoef(*ranks)[0, 1]) if len(a) > 2 else 0.0
+    first, second = (np.argsort(np.argsort(values)) for values in (a, b))
+    return float(np.corrcoef(first, second)[0, 1]) if len(a) > 2 else 0.0
 
 
 def compact(entry: dict[str, Any]) -> str:

@@ -4,8 +4,8 @@ The busiest SM takes its tiles one after another. A step of k costs what the slo
 core, the shared memory that TMA fills and wgmma reads, and the latency of TMA, which the ring must cover. Beside that,
 all of an SM's tiles cost at least what TMA needs to bring their rows and to take their results away. Where two such
 times are close, both count: they join as their 8-norm. Then the chip's power bounds the whole, the memory's bandwidth
-too, and launches, clusters and other phases add constants. Those without another source were fitted to 1,400 schedules
-of 24 products (benchmarks/results/configurator-h200.json); products that took no part tell what the fit is worth.
+too, and launches, clusters and other phases add constants. Those without another source were fitted to 2,700 schedules
+of 52 products on an H200 (benchmarks/configurator.py --table); its SHAPES, which took no part, tell what the fit is worth.
 """
 
 from __future__ import annotations
