@@ -371,3 +371,34 @@ def flushed_by_hand(run):
             nova.flush()
         run.step(loss)
         run.see(*[v.sum() for v in state(run.model).values()])
+
+
+INPUT_CHANGES = {
+    "parameter": lambda p: p.mul_(0.5),
+    "alias of the parameter": lambda p: p.detach().mul_(0.5),
+    "data of the parameter": lambda p: p.data.mul_(0.5),
+    "part of the parameter": lambda p: p[:5].mul_(0.5),
+}
+INPUT_VIEWS = {
+    "view": lambda p: p[:6],
+    "view of the alias": lambda p: p.detach()[:6],
+    "view of the data": lambda p: p.data[:6],
+}
+
+
+def _enter(change: str, view: str) -> None:
+    @scenario(cls=Weighted)
+    def function(run):
+        weight, head = run.model.fc.weight, run.model.head.weight
+        for _, y in run.batches(6):
+            loss = run.model(INPUT_VIEWS[view](weight), head, y[:6])
+            with bt.no_grad():
+                INPUT_CHANGES[change](weight)
+            run.see(loss)
+
+    MEMORY[f"{view}_is_an_input_and_then_{change}_changes".replace(" ", "_")] = MEMORY.pop("function")
+
+
+for _change in INPUT_CHANGES:
+    for _view in INPUT_VIEWS:
+        _enter(_change, _view)

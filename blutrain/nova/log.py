@@ -408,6 +408,9 @@ def array_of(tensor: Tensor):
     return tensor._buffer() if tensor._array is None else tensor._array
 
 
-def root_of(tensor: Tensor) -> Tensor:
-    """The tensor whose memory this one shares."""
-    return tensor if tensor._base is None else tensor._base
+def root_of(tensor: Tensor) -> Any:
+    """What stands for the memory of a tensor: the array of the one that it is a view of, which aliases of that one
+    (`detach`, `.data`) have, too.
+    """
+    root = tensor if tensor._base is None else tensor._base
+    return root if root._array is None else root._array
