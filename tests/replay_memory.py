@@ -9,7 +9,7 @@ from loops import Net, state
 from replay_support import collector
 
 import blutrain as bt
-from blutrain import nova
+from blutrain import nn, nova
 from blutrain.nn import functional as F
 
 MEMORY, scenario = collector()
@@ -389,7 +389,7 @@ INPUT_VIEWS = {
 def _enter(change: str, view: str) -> None:
     @scenario(cls=Weighted)
     def function(run):
-        weight, head = run.model.fc.weight, run.model.head.weight
+        weight, head = nn.Parameter(run.model.fc.weight.detach().clone()), run.model.head.weight
         for _, y in run.batches(6):
             loss = run.model(INPUT_VIEWS[view](weight), head, y[:6])
             with bt.no_grad():
