@@ -233,3 +233,25 @@ def nesterov_turned_on(run):
     for i, (x, y) in enumerate(run.batches(8)):
         run.opt.param_groups[0]["nesterov"] = i > 4
         run.step(run.model(x, y))
+
+
+@scenario()
+def gradients_that_are_none_do_not_become_zeros(run):
+    for x, y in run.batches(7):
+        run.step(run.model(x, y))
+        run.opt.zero_grad(set_to_none=False)
+        run.model.zero_grad(set_to_none=False)
+        run.see(run.model.fc.weight.grad is None)
+        run.opt.step()
+    run.see(*steps_of(run.opt))
+
+
+@scenario(cls=Skipping)
+def gradients_left_out_do_not_become_zeros(run):
+    for i, (x, y) in enumerate(run.batches(10)):
+        run.model(x, y, skip=i % 3 == 2).backward()
+        run.opt.step()
+        run.opt.zero_grad(set_to_none=i % 2 == 0)
+        run.see(run.model.norm.weight.grad is None)
+        run.opt.step()
+    run.see(*steps_of(run.opt))

@@ -28,6 +28,11 @@ class Group:
         self.members = {id(p): weakref.ref(p) for p in parameters}
         self.state = "consumed"
 
+    def zero(self, state: str) -> None:
+        """zero_grad: what is there becomes `state` ("none" or "zero"); nothing does not become zeros."""
+        if self.state != "none":
+            self.state = state
+
     def is_all(self, parameters: list[Tensor]) -> bool:
         """Whether these are the members, for a list that only grows or shrinks."""
         members = self.members
@@ -116,14 +121,14 @@ class GradSlots:
         state = "none" if set_to_none else "zero"
         for group in tuple(self._groups):
             if optimizer is not None and group.optimizer() is optimizer and group.is_all(parameters):
-                group.state = state
+                group.zero(state)
                 return
         given = {id(p) for p in parameters}
         for group in [g for g in tuple(self._groups) if g.members.keys() <= given]:
-            group.state = state
+            group.zero(state)
         for parameter in parameters:
             group = self._group_of.get(id(parameter))
-            if group is not None and group.state != state:
+            if group is not None and group.state not in (state, "none"):
                 self._leave(group, id(parameter))
                 parameter._grad = None if set_to_none else zeros_like(parameter)
             elif set_to_none:
