@@ -9,6 +9,7 @@ from mlir import ir
 
 from blutrain.nova.gpu.hopper.configure import configure, fitting, tiles_of
 from blutrain.nova.gpu.hopper.cost import predict_us, product_us
+from blutrain.nova.gpu.hopper.pieces import chunk_columns
 from blutrain.nova.gpu.hopper.problem import read_problem
 from blutrain.nova.gpu.hopper.schedule import Schedule
 
@@ -96,3 +97,17 @@ def test_half_rows_cost_like_whole_ones():
 def test_neighbours_share_the_longer_factor():
     assert pick(plain("NN", 16384, 640, 2560, "bf16")).group_m == 1
     assert pick(plain("NT", 6144, 6144, 3072, "bf16")).group_m == 8
+
+
+@pytest.mark.parametrize("shape", [(8192, 4096, 1024), (3968, 2560, 128)], ids=str)
+@pytest.mark.parametrize("layout", ["NT", "NN"])
+def test_a_bias_of_two_wide_chunks_needs_registers(layout, shape):
+    """That of the next chunk is loaded while this one is computed: 64 columns of it beside 192 accumulators spilled with
+    ptxas 13.0 (100 bytes a thread), and only there.
+    """
+
+    def check(problem):
+        for tiles in fitting(problem, H200):
+            assert tiles.num_accumulators < 192 or chunk_columns(tiles) <= 32, tiles.schedule
+
+    with_problem(bias_gelu(layout, *shape, "bf16"), check)

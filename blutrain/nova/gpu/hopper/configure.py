@@ -21,7 +21,7 @@ from blutrain.nova.gpu.hopper.pieces import (
 )
 from blutrain.nova.gpu.hopper.problem import Problem
 from blutrain.nova.gpu.hopper.schedule import Schedule
-from blutrain.nova.gpu.hopper.tiles import Tiles
+from blutrain.nova.gpu.hopper.tiles import MANY_REGISTERS, Tiles
 from blutrain.nova.kernel import ITEM_BYTES, Unsupported
 from blutrain.nova.target_gpu import GpuFacts
 
@@ -108,7 +108,11 @@ def _fits_registers(tiles: Tiles) -> bool:
     if len(contract.stores) > 1 and tiles.p_axis == "m" and in_chunks:
         words = sum(ITEM_BYTES[access.dtype] for access in moved) / 4 + len(contract.reductions) / 2
         return chunk_columns(tiles) / 2 * words + ADDRESS_REGISTERS <= tiles.spare_registers
-    weight = len(tiles.problem.traffic.matrices) + len(contract.stores) - 1 + len(contract.reductions)
+    vectors = sum(traffic.axes[access] == "n" for access in traffic.loads)
+    if vectors and tiles.p_axis == "m" and tiles.spare_registers < MANY_REGISTERS:  # of this chunk and of the next one
+        if chunk_columns(tiles) / 2 * vectors + ADDRESS_REGISTERS >= tiles.spare_registers:
+            return False
+    weight = len(traffic.matrices) + len(contract.stores) - 1 + len(contract.reductions)
     fragments = 32 * tiles.blocks_p + ADDRESS_REGISTERS * (weight > 0) if tiles.in_registers else 0
     return tiles.num_accumulators + fragments + 16 * weight <= MAX_LIVE_VALUES[tiles.schedule.consumers]
 

@@ -24,12 +24,11 @@ from blutrain.nova.gpu.hopper.place import Consumer, Place
 from blutrain.nova.gpu.hopper.row_sums import RowSums
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS
 from blutrain.nova.gpu.hopper.staging import Staging, leader
-from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
+from blutrain.nova.gpu.hopper.tiles import MANY_REGISTERS, WARPGROUP, Tiles
 from blutrain.nova.gpu.hopper.values import Origin, Run, Values
 from blutrain.nova.kernel import ITEM_BYTES
 
 LINE_BYTES = 128  # of the L2
-MANY_REGISTERS = 64  # beside the accumulators: there the assembler may compute chunks early
 ENOUGH_PIECES = 8  # of a chunk: the work on fewer is too little for a thread that cannot go on to the next
 
 

@@ -20,6 +20,7 @@ BARRIER_BYTES = 8
 LAUNCH_REGISTERS = {2: 168, 3: 128}
 CONSUMER_REGISTERS = {2: 232, 3: 160}
 PRODUCER_REGISTERS = {2: 40, 3: 32}
+MANY_REGISTERS = 64  # beside the accumulators: there the assembler may compute chunks of an epilogue early
 
 
 @dataclass(frozen=True, eq=False)
