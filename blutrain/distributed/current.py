@@ -94,9 +94,7 @@ def local_device(kind: str = "cuda") -> Device:
     cupy: Any = Device("cuda").xp
     count, index = cupy.cuda.runtime.getDeviceCount(), world.local_rank
     if count == 1 and os.environ.get("CUDA_VISIBLE_DEVICES") and "LAUNCH_ID" not in os.environ:
-        index = (
-            0  # a starter shows each rank its own GPU only (SLURM's --gpus-per-task); NCCL's start refuses one for two
-        )
+        index = 0  # a starter shows each rank its own GPU only (SLURM's --gpus-per-task); NCCL refuses one for two
     if index >= count:
         raise RuntimeError(
             message(

@@ -186,14 +186,13 @@ class Client:
         self._connection = _connect(address, port, until - time.monotonic())
         self._lines = self._connection.makefile("rw", encoding="utf-8", newline="\n")
         self._connection.settimeout(HELLO_SECONDS)
+        stranger = f"what listens at {self._where} is no store of blutrain"
         try:
             answer = self.ask({"do": "hello", **hello})
         except (OSError, ValueError) as fault:
-            return {"error": f"what listens at {self._where} is no store of blutrain ({fault})"}
+            return {"error": f"{stranger} ({fault})"}
         self._connection.settimeout(None)
-        return (
-            answer if isinstance(answer, dict) else {"error": f"what listens at {self._where} is no store of blutrain"}
-        )
+        return answer if isinstance(answer, dict) else {"error": stranger}
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """One request. Errors: OSError, ValueError where the connection broke."""

@@ -24,7 +24,7 @@ from ..capabilities import generators
 from ..cpu.compile_workers import Further
 from ..dialect.graph import Graph
 from ..target_gpu import GpuFacts
-from .dedupe_kernels import kernel_numbers, kernels_of
+from .dedupe_kernels import first_launches, kernel_numbers, kernels_of
 from .driver import PassFault
 from .generate import code_key, code_of, remember
 from .kernel_jobs import ask
@@ -39,11 +39,9 @@ def run(module: ir.Module, facts) -> None:
     step = Graph(module)
     kernels = kernels_of(step)
     numbers = kernel_numbers(step, kernels)
-    first = dict(reversed(list(zip(numbers, kernels, strict=True))))
-    distinct = [first[number] for number in range(len(first))]
     is_ahead = AHEAD in module.operation.attributes and isinstance(facts, GpuFacts)
     then, also = (_machine_code, _code_of_the_runtime(facts)) if is_ahead else (None, [])
-    made = ask(schedule_and_code, distinct, facts, then, also)
+    made = ask(schedule_and_code, first_launches(kernels, numbers), facts, then, also)
     schedules = [config_attribute(schedule) for schedule, _ in made]
     for op, number in zip(kernels, numbers, strict=True):
         _attach(op, schedules[number])

@@ -42,5 +42,10 @@ def distinct_kernels(module: ir.Module) -> list[ir.Operation]:
     """The first launch of every distinct kernel, in the order of their numbers."""
     step = Graph(module)
     kernels = kernels_of(step)
-    first = dict(reversed(list(zip(kernel_numbers(step, kernels), kernels, strict=True))))
+    return first_launches(kernels, kernel_numbers(step, kernels))
+
+
+def first_launches(kernels: list[ir.Operation], numbers: list[int]) -> list[ir.Operation]:
+    """Of every number, in order, the first of the launches that have it."""
+    first = dict(reversed(list(zip(numbers, kernels, strict=True))))
     return [first[number] for number in range(len(first))]

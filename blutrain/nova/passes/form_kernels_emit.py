@@ -13,10 +13,8 @@ from .form_kernels_skip import skip_attributes
 
 GUARD = "any check"  # the message of the flag that stands for all
 UNKNOWN = "loc(unknown)"
-STORE_ONCE = (
-    SCAN,
-    SCATTER,
-)  # anchors whose kernels have one result; others store it again where it leaves the step again
+# Anchors whose kernels have one result; others store it again where it leaves the step again.
+STORE_ONCE = (SCAN, SCATTER)
 MAX_LINES = 8  # user lines kept on a kernel: the first of each of its operations, without repetition
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
-from blutrain.nova.gpu.hopper.cost import predict_us, product_us, written_bytes
+from blutrain.nova.gpu.hopper.cost import predict_us, product_us
 from blutrain.nova.gpu.hopper.pieces import (
     chunk_columns,
     fetched_loads,
@@ -21,8 +21,8 @@ from blutrain.nova.gpu.hopper.pieces import (
 )
 from blutrain.nova.gpu.hopper.problem import Problem
 from blutrain.nova.gpu.hopper.schedule import Schedule
-from blutrain.nova.gpu.hopper.tiles import MANY_REGISTERS, Tiles
-from blutrain.nova.kernel import ITEM_BYTES, Unsupported
+from blutrain.nova.gpu.hopper.tiles import Tiles
+from blutrain.nova.kernel import Unsupported
 from blutrain.nova.target_gpu import GpuFacts
 
 MAX_SPLIT = 16
@@ -103,15 +103,14 @@ def _fits_registers(tiles: Tiles) -> bool:
     each, the register form two steps of fragments. The bounds are what ptxas took without spills.
     """
     contract, traffic = tiles.problem.contract, tiles.problem.traffic
-    moved = [*traffic.matrices, *(store.access for store in contract.stores)]
     in_chunks = len(fetched_loads(tiles)) == len(traffic.matrices) and bool(staged_stores(tiles))
     if len(contract.stores) > 1 and tiles.p_axis == "m" and in_chunks:
-        words = sum(ITEM_BYTES[access.dtype] for access in moved) / 4 + len(contract.reductions) / 2
+        words = (tiles.problem.read_bytes + tiles.problem.written_bytes) / 4 + len(contract.reductions) / 2
         return chunk_columns(tiles) / 2 * words + ADDRESS_REGISTERS <= tiles.spare_registers
     vectors = sum(traffic.axes[access] == "n" for access in traffic.loads)
-    if vectors and tiles.p_axis == "m" and tiles.spare_registers < MANY_REGISTERS:  # of this chunk and of the next one
-        if chunk_columns(tiles) / 2 * vectors + ADDRESS_REGISTERS >= tiles.spare_registers:
-            return False
+    ahead = chunk_columns(tiles) / 2 * vectors + ADDRESS_REGISTERS  # of this chunk and of the next one
+    if vectors and tiles.p_axis == "m" and tiles.has_few_registers and ahead >= tiles.spare_registers:
+        return False
     weight = len(traffic.matrices) + len(contract.stores) - 1 + len(contract.reductions)
     fragments = 32 * tiles.blocks_p + ADDRESS_REGISTERS * (weight > 0) if tiles.in_registers else 0
     return tiles.num_accumulators + fragments + 16 * weight <= MAX_LIVE_VALUES[tiles.schedule.consumers]
@@ -119,8 +118,7 @@ def _fits_registers(tiles: Tiles) -> bool:
 
 def _multicasts(schedule: Schedule, problem: Problem, facts: GpuFacts) -> tuple[str, ...]:
     """Which tiles two blocks may share: the larger one, not where the blocks of a cluster split k."""
-    clustered = schedule.split > 1 and schedule.split_in == "cluster"
-    if clustered or not facts.clusters(2):
+    if schedule.in_cluster or not facts.clusters(2):
         return ("",)
     longer = schedule.tile_m - schedule.tile_n
     return ("", "n", "m") if longer == 0 else ("", "m" if longer > 0 else "n")
@@ -131,9 +129,9 @@ def _deepest(schedule: Schedule, problem: Problem, facts: GpuFacts) -> Iterator[
     that leave enough.
     """
     deep = MAX_STAGES
-    if len(problem.contract.stores) > 1 and written_bytes(problem) < 8:
+    if len(problem.contract.stores) > 1 and problem.written_bytes < 8:
         deep = ENOUGH_STAGES  # several bf16 results: ptxas 13 spilled a register where the ring was deeper
-    if schedule.split > 1 and schedule.split_in == "cluster":
+    if schedule.in_cluster:
         deep = ENOUGH_STAGES  # a deeper ring was as fast at best: what many blocks read stays less long in the L2
     found = [
         dataclasses.replace(s, stages=min(deep, _stages(problem, s, facts))) for s in _buffers(problem, schedule, facts)
@@ -212,6 +210,6 @@ def _group(problem: Problem, schedule: Schedule) -> int:
     """
     rows = math.ceil(problem.m / schedule.tile_m)
     columns = math.ceil(problem.n / schedule.tile_n)
-    if columns <= SHORT_ROW and schedule.multicast != "n" and (schedule.split == 1 or schedule.split_in == "workspace"):
+    if columns <= SHORT_ROW and schedule.multicast != "n" and not schedule.in_cluster:
         return 1
     return min(rows, 32 if columns > LONG_ROW else 8)

@@ -51,7 +51,7 @@ def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
     problem, s = tiles.problem, tiles.schedule
     work, finish = tiles.k_steps * _step_cycles(tiles), finish_cycles(tiles)
     if _writes_half_lines(tiles):
-        work += s.tile_m * s.tile_n * written_bytes(problem) / HALF_LINE_BYTES_PER_CYCLE
+        work += s.tile_m * s.tile_n * problem.written_bytes / HALF_LINE_BYTES_PER_CYCLE
     waves = num_waves(tiles.total_tiles, s, facts)
     exchange = waves * finish if tiles.clustered else 0.0  # blocks that wait for each other need little power
     cycles = _pingpong_cycles(waves, work, finish) if s.pingpong else waves * (work + finish) - exchange
@@ -84,7 +84,7 @@ def product_us(problem: Problem, schedule: Schedule, facts: GpuFacts) -> float:
 
 def num_waves(tiles: int, schedule: Schedule, facts: GpuFacts) -> int:
     """Tiles of the busiest SM."""
-    size = schedule.split if schedule.split > 1 and schedule.split_in != "workspace" else 1
+    size = schedule.split if schedule.in_cluster else 1
     return math.ceil(tiles / (facts.clusters(size) * size))
 
 
@@ -123,8 +123,8 @@ def _moved_cycles(tiles: Tiles) -> float:
     """Of an SM's TMA and L2 for one tile: the rows of both factors, what the epilogue reads and writes."""
     s, problem = tiles.schedule, tiles.problem
     rows = sum(_row_cycles(tiles, axis) * (SHARED_ROW if axis == s.multicast else 1.0) for axis in "mn")
-    read = sum(ITEM_BYTES[access.dtype] for access in problem.traffic.matrices)
-    element = 4 if tiles.in_workspace else (read + written_bytes(problem)) / (s.split if tiles.clustered else 1)
+    moved = problem.read_bytes + problem.written_bytes
+    element = 4 if tiles.in_workspace else moved / (s.split if tiles.clustered else 1)
     return tiles.k_steps * rows + s.tile_m * s.tile_n * element / STORED_BYTES_PER_CYCLE
 
 
@@ -156,8 +156,3 @@ def _pingpong_cycles(waves: int, work: float, finish: float) -> float:
 def _power_us(problem: Problem, facts: GpuFacts) -> float:
     peak = facts.tf32_tflops if problem.dtype == "tf32" else facts.bf16_tflops
     return 2 * problem.batch * problem.m * problem.n * problem.k / (peak * POWER * 1e6)
-
-
-def written_bytes(problem: Problem) -> int:
-    """Bytes of an element of all results."""
-    return sum(ITEM_BYTES[store.access.dtype] for store in problem.contract.stores)

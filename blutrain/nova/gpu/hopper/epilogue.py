@@ -24,7 +24,7 @@ from blutrain.nova.gpu.hopper.place import Consumer, Place
 from blutrain.nova.gpu.hopper.row_sums import RowSums
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS
 from blutrain.nova.gpu.hopper.staging import Staging, leader
-from blutrain.nova.gpu.hopper.tiles import MANY_REGISTERS, WARPGROUP, Tiles
+from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
 from blutrain.nova.gpu.hopper.values import Origin, Run, Values
 from blutrain.nova.kernel import ITEM_BYTES
 
@@ -79,7 +79,7 @@ class Epilogue:
         ahead = Values(out, self.contract, origin)
         for number, chunk in enumerate(chunks, 1):
             values, ahead = ahead, Values(out, self.contract, origin)
-            if tiles.spare_registers < MANY_REGISTERS and len(chunk) >= ENOUGH_PIECES:
+            if tiles.has_few_registers and len(chunk) >= ENOUGH_PIECES:
                 for later in chunks[number : number + 1]:
                     self._load_vectors(ahead, later)
             if fetch is not None:

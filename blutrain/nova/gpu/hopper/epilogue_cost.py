@@ -28,12 +28,10 @@ def finish_cycles(tiles: Tiles) -> float:
     if tiles.in_workspace:
         return elements * WARP_CYCLES * MOVES_OF_PARTIALS + FIXED_CYCLES
     if tiles.clustered:
-        written = sum(ITEM_BYTES[store.access.dtype] for store in tiles.problem.contract.stores)
-        moved = s.tile_m * s.tile_n * (4 * (s.split - 1) + written) / s.split
+        moved = s.tile_m * s.tile_n * (4 * (s.split - 1) + tiles.problem.written_bytes) / s.split
         return elements / s.split * _element_cycles(tiles) + moved / CLUSTER_BYTES_PER_CYCLE + EXCHANGE_CYCLES
     cycles = elements * _element_cycles(tiles) + tiles.num_chunks * CHUNK_CYCLES + FIXED_CYCLES
-    accesses = [*(store.access for store in tiles.problem.contract.stores), *tiles.problem.traffic.matrices]
-    moved = s.tile_m * s.tile_n * sum(ITEM_BYTES[access.dtype] for access in accesses)
+    moved = s.tile_m * s.tile_n * (tiles.problem.written_bytes + tiles.problem.read_bytes)
     cycles = max(cycles, moved / EPILOGUE_BYTES_PER_CYCLE * (1.0 if s.staging else DIRECT))
     waits = LATENCY_CYCLES * (_unfetched(tiles, "m") + _unfetched(tiles, "n") > 0)
     if _unfetched(tiles, "mn"):

@@ -12,7 +12,7 @@ from blutrain.nova.contract.form import Apply, Contract, Expression, Factor, Loa
 from blutrain.nova.contract.read import read_contract
 from blutrain.nova.gpu.hopper.addition import added_in_place
 from blutrain.nova.gpu.hopper.traffic import TMA_ALIGNMENT, Traffic
-from blutrain.nova.kernel import Access, Kernel, Operand, Unsupported, collapse, linear_step
+from blutrain.nova.kernel import ITEM_BYTES, Access, Kernel, Operand, Unsupported, collapse, linear_step
 
 OPERAND_BYTES = {"bf16": 2, "f16": 2, "tf32": 4}
 
@@ -69,6 +69,16 @@ class Problem:
     @property
     def item(self) -> int:
         return OPERAND_BYTES[self.dtype]
+
+    @property
+    def written_bytes(self) -> int:
+        """Of an element: of all results."""
+        return sum(ITEM_BYTES[store.access.dtype] for store in self.contract.stores)
+
+    @property
+    def read_bytes(self) -> int:
+        """Of an element: of all matrices that the epilogue reads."""
+        return sum(ITEM_BYTES[access.dtype] for access in self.traffic.matrices)
 
     def side(self, axis: str) -> Side:
         return self.rows if axis == "m" else self.columns

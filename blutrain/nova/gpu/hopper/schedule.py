@@ -49,6 +49,11 @@ class Schedule:
         return cls(**{field.name: config[field.name] for field in dataclasses.fields(cls) if field.name in config})
 
     @property
+    def in_cluster(self) -> bool:
+        """Do the blocks of a cluster split k."""
+        return self.split > 1 and self.split_in == "cluster"
+
+    @property
     def slots(self) -> int:
         """Consumers that share a tile."""
         return 1 if self.pingpong else self.consumers

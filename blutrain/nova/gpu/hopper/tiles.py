@@ -20,7 +20,7 @@ BARRIER_BYTES = 8
 LAUNCH_REGISTERS = {2: 168, 3: 128}
 CONSUMER_REGISTERS = {2: 232, 3: 160}
 PRODUCER_REGISTERS = {2: 40, 3: 32}
-MANY_REGISTERS = 64  # beside the accumulators: there the assembler may compute chunks of an epilogue early
+MANY_REGISTERS = 64  # of a thread, beside its accumulators
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +87,11 @@ class Tiles:
     def spare_registers(self) -> int:
         """Of a consumer's thread, beside its accumulators."""
         return CONSUMER_REGISTERS[self.schedule.consumers] - self.num_accumulators
+
+    @property
+    def has_few_registers(self) -> bool:
+        """Too few for the assembler to compute chunks of an epilogue early."""
+        return self.spare_registers < MANY_REGISTERS
 
     # --- tiles and steps of k
 
@@ -159,7 +164,7 @@ class Tiles:
 
     @property
     def clustered(self) -> bool:
-        return self.schedule.split > 1 and self.schedule.split_in == "cluster"
+        return self.schedule.in_cluster
 
     @property
     def cluster(self) -> int:
