@@ -188,7 +188,7 @@ def small_chunks(monkeypatch):
 @pytest.mark.parametrize("smoothing, bias, leading", [(0.0, True, (24,)), (0.1, False, (2, 12))])
 def test_chunked_linear_ce(small_chunks, reduction, smoothing, bias, leading):
     target = ids(10, 24)
-    assert (target == 2).any(), "some rows are ignored"
+    target[5] = 2  # ignored, as are others by chance
     grad = normal(24) if reduction == "none" else numpy.float32(0.7)
     inputs = [normal(*leading, 6), normal(10, 6), normal(10), target, numpy.asarray(grad)]
     with create_context():
