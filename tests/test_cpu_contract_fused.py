@@ -54,6 +54,16 @@ def gelu(x):
     return 0.5 * x * (1 + np.tanh(0.7978845608028654 * (x + 0.044715 * x**3)))
 
 
+# Sums what stands in the row %a of a column: %b there.
+PICK_A_ROW = """%i = linalg.index 1 : index
+    %r = arith.index_cast %i : index to i64
+    %p = arith.cmpi eq, %r, %a : i64
+    %zero = arith.constant 0.0 : f32
+    %e = arith.select %p, %b, %zero : f32
+    %s = arith.addf %o, %e : f32
+    %s"""
+
+
 def binary(op: str, dtype: str = "f32") -> str:
     return f"%s = arith.{op} %a, %b : {dtype}\n%s"
 
@@ -191,6 +201,23 @@ def test_column_reductions_of_several_values(shape):
     check(out[0], want, 100, "f32")
     check(out[1], want.sum(0), 500, "f32")
     np.testing.assert_allclose(out[2].astype(float), (want**2).sum(0), rtol=2e-3)
+
+
+def test_column_reduction_that_asks_for_its_row():
+    """What cross-entropy reads of transposed logits: the element of each column whose row its target names."""
+    m, n, k = 70, 45, 20
+    text = KernelText()
+    x, w, rows = text.operand(m, k), text.operand(n, k), text.operand(n, dtype="i64")
+    z = multiply(text, x, w, NT, (m, n))
+    inputs = [(rows, "(d0)"), (z, "(d1, d0)")]
+    picked = text.generic(inputs, text.fill((n,), "f32"), "(d0)", "pr", PICK_A_ROW)
+    targets = np.random.default_rng(1).integers(0, m, n)
+    arrays = [*randoms(6, "f32", (m, k), (n, k)), targets]
+    out = [np.full((m, n), np.nan, np.float32), np.full(n, np.nan, np.float32)]
+    run(build(text.finish(z, picked)), arrays, out)
+    want = arrays[0].astype(float) @ arrays[1].T.astype(float)
+    check(out[0], want, 100, "f32")
+    check(out[1], want[targets, np.arange(n)], 100, "f32")
 
 
 def test_residual_in_place():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from ampere_support import KINDS, check, multiply, narrowed, poisoned, product, randoms, run, with_precision
 from contract_harness import KernelText
-from test_cpu_contract_fused import binary, gelu, gelu_region
+from test_cpu_contract_fused import PICK_A_ROW, binary, gelu, gelu_region
 
 SHAPES = [(45, 70, 33), (64, 64, 48)]
 TOLERANCE = {"bf16": 1e-3, "tf32": 2e-3, "fp32": 3e-6}  # bf16 and TF32 kernels use approximate functions
@@ -72,6 +72,20 @@ def test_column_sums_of_an_epilogue(shape, kind, split):
     tolerance = 1e-13 if kind == "f64" else TOLERANCE[kind]
     check(results[0], (x @ w) * y, tolerance)
     check(results[1], ((x @ w) * y).sum(0), tolerance)
+
+
+def test_column_reduction_that_asks_for_its_row():
+    m, n, k = 45, 70, 33
+    text = KernelText()
+    z = product(text, "NT", m, n, k, "f32")
+    rows = text.operand(n, dtype="i64")
+    inputs = [(rows, "(d0)"), (z, "(d1, d0)")]
+    picked = text.generic(inputs, text.fill((n,), "f32"), "(d0)", "pr", PICK_A_ROW)
+    operands = [*randoms(1, "f32", (m, k), (n, k)), np.random.default_rng(1).integers(0, m, n)]
+    results = [poisoned((m, n), "f32"), poisoned((n,), "f32")]
+    run(text.finish(z, picked), operands, results)
+    x, w = f64(*operands[:2])
+    check(results[1], (x @ w.T)[operands[2], np.arange(n)], 3e-6)
 
 
 def test_column_sums_without_rows():

@@ -72,9 +72,11 @@ def clone_block(
     return _Cloner(out, lanes, coordinate, extract, mask).clone(block, arguments)
 
 
-def clone_op(out: Emitter, op: ir.Operation, operands: Sequence[str], lanes: int) -> list[str]:
+def clone_op(
+    out: Emitter, op: ir.Operation, operands: Sequence[str], lanes: int, coordinate: Coordinate | None = None
+) -> list[str]:
     """One op of a region on other operands: how accumulators are combined."""
-    return _Cloner(out, lanes).op(op, list(operands))
+    return _Cloner(out, lanes, coordinate).op(op, list(operands))
 
 
 def convert_float(out: Emitter, value: str, source: str, target: str, lanes: int) -> str:

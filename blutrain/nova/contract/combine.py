@@ -6,10 +6,10 @@ from typing import Protocol, TypeVar
 
 from mlir import ir
 
-from blutrain.nova.clone import clone_op
+from blutrain.nova.clone import Coordinate, clone_op
 from blutrain.nova.contract.form import ColumnReduction, Expression
 from blutrain.nova.emitter import Emitter
-from blutrain.nova.kernel import Unsupported
+from blutrain.nova.kernel import Index, Unsupported
 
 # The value that changes nothing, by combiner; `dtype` decides the spelling of the extremes.
 NEUTRAL = {"arith.addf": "0.0", "arith.mulf": "1.0"}
@@ -28,7 +28,11 @@ class Evaluates(Protocol[_At]):
 
     def value(self, expression: Expression, at: _At, accumulated: str | None = None, /) -> str: ...
 
-    def region_value(self, names: dict[ir.Value, str], value: ir.Value, lanes: int, /) -> str: ...
+    def coordinate(self, indices: tuple[Index, ...], at: _At, /) -> Coordinate: ...
+
+    def region_value(
+        self, names: dict[ir.Value, str], value: ir.Value, lanes: int, coordinate: Coordinate, /
+    ) -> str: ...
 
 
 class Combiner:
@@ -53,4 +57,4 @@ class Combiner:
         """f(inputs) at a position."""
         arguments = [evaluator.value(a, at, accumulated) for a in reduction.arguments]
         names: dict[ir.Value, str] = dict(zip(self.inputs, arguments, strict=True))
-        return evaluator.region_value(names, self.element, at.lanes)
+        return evaluator.region_value(names, self.element, at.lanes, evaluator.coordinate(reduction.indices, at))

@@ -8,12 +8,11 @@ gather.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from mlir import ir
 
-from blutrain.nova.clone import clone_block, clone_op
+from blutrain.nova.clone import Coordinate, clone_block, clone_op
 from blutrain.nova.contract.form import AXES, Accumulated, Apply, Constant, Contract, Expression, Load
 from blutrain.nova.cpu.contract_builder import Builder, Integer
 from blutrain.nova.emitter import lane_type, memory_dtype, zero
@@ -79,17 +78,19 @@ class Evaluator:
             arguments = [self.value(a, at, accumulated) for a in expression.arguments]
             # A map's outputs are block arguments too; nobody reads them.
             unread = [self.out.constant(zero(a.dtype), lane_type(a.dtype, at.lanes)) for a in generic.outputs]
-            coordinate = self._coordinate(expression.indices, at)
+            coordinate = self.coordinate(expression.indices, at)
             self._applied[key] = clone_block(self.out, generic.block, arguments + unread, at.lanes, coordinate)
         return self._applied[key]
 
-    def region_value(self, names: dict[ir.Value, str], value: ir.Value, lanes: int) -> str:
+    def region_value(
+        self, names: dict[ir.Value, str], value: ir.Value, lanes: int, coordinate: Coordinate | None = None
+    ) -> str:
         """A value inside a region, from the names of the block arguments that it depends on."""
         if value not in names:
             owner = value.owner
             owner = getattr(owner, "operation", owner)
-            operands = [self.region_value(names, v, lanes) for v in owner.operands]
-            names.update(zip(owner.results, clone_op(self.out, owner, operands, lanes), strict=True))
+            operands = [self.region_value(names, v, lanes, coordinate) for v in owner.operands]
+            names.update(zip(owner.results, clone_op(self.out, owner, operands, lanes, coordinate), strict=True))
         return names[value]
 
     # --- memory
@@ -189,7 +190,7 @@ class Evaluator:
 
     # --- coordinates
 
-    def _coordinate(self, indices: tuple[Index, ...], at: Position) -> Callable[[int], str]:
+    def coordinate(self, indices: tuple[Index, ...], at: Position) -> Coordinate:
         """The provider of `linalg.index` for a region whose loop dimensions are `indices`."""
 
         def lanes_of_index(loop_dim: int) -> str:

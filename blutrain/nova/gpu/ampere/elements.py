@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from mlir import ir
 
+from blutrain.nova.clone import Coordinate
 from blutrain.nova.contract.form import AXES, Accumulated, Apply, Constant, Contract, Expression, Load
 from blutrain.nova.emitter import memory_dtype, zero
 from blutrain.nova.gpu.ampere.predicated import load_if
@@ -76,19 +77,21 @@ class Elements:
             arguments = [self.value(a, run, accumulated) for a in expression.arguments]
             unread = [self.out.constant(zero(a.dtype), a.dtype) for a in generic.outputs]
             self._values[key] = [
-                cloner(self.out, generic.block, self.fast, self._coordinate(expression.indices, run, lane)).clone(
+                cloner(self.out, generic.block, self.fast, self.coordinate(expression.indices, run, lane)).clone(
                     generic.block, [*(a[lane] for a in arguments), *unread]
                 )
                 for lane in range(run.lanes)
             ]
         return self._values[key]
 
-    def region_value(self, names: dict[ir.Value, str], value: ir.Value) -> str:
+    def region_value(self, names: dict[ir.Value, str], value: ir.Value, coordinate: Coordinate | None = None) -> str:
         """A value inside a region, from the names of the block arguments that it depends on."""
         if value not in names:
             owner = getattr(value.owner, "operation", value.owner)
-            operands = [self.region_value(names, v) for v in owner.operands]
-            names.update(zip(owner.results, cloner(self.out, None, self.fast).op(owner, operands), strict=True))
+            operands = [self.region_value(names, v, coordinate) for v in owner.operands]
+            names.update(
+                zip(owner.results, cloner(self.out, None, self.fast, coordinate).op(owner, operands), strict=True)
+            )
         return names[value]
 
     # --- where an element lies
@@ -237,7 +240,7 @@ class Elements:
             self._values[key] = [flat, *digits]
         return self._values[key]
 
-    def _coordinate(self, indices: tuple[Index, ...], run: Run, lane: int) -> Callable[[int], str]:
+    def coordinate(self, indices: tuple[Index, ...], run: Run, lane: int) -> Coordinate:
         """The provider of `linalg.index` for a region whose loop dimensions are `indices`."""
         out = self.out
 

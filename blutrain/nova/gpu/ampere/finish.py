@@ -139,7 +139,8 @@ def column_values(elements: Elements, reduction: ColumnReduction, combiner: Comb
     results = []
     for lane in range(at.lanes):
         names: dict[ir.Value, str] = dict(zip(combiner.inputs, (a[lane] for a in arguments), strict=True))
-        results.append(elements.region_value(names, combiner.element))
+        coordinate = elements.coordinate(reduction.indices, at, lane)
+        results.append(elements.region_value(names, combiner.element, coordinate))
     return results
 
 

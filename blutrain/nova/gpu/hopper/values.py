@@ -13,7 +13,7 @@ from typing import Any
 
 from mlir import ir
 
-from blutrain.nova.clone import clone_op
+from blutrain.nova.clone import Coordinate, clone_op
 from blutrain.nova.contract.form import Accumulated, Apply, Constant, Contract, Expression, Load
 from blutrain.nova.emitter import memory_dtype, zero
 from blutrain.nova.gpu.hopper.builder import Builder, Integer
@@ -75,16 +75,18 @@ class Values:
         if key not in self._applied:
             arguments = [self.value(a, run, accumulated) for a in expression.arguments]
             unread = [self.out.constant(zero(a.dtype), f"vector<{run.lanes}x{a.dtype}>") for a in generic.outputs]
-            coordinate = self._coordinate(expression.indices, run)
+            coordinate = self.coordinate(expression.indices, run)
             self._applied[key] = clone_region(self.out, generic.block, arguments + unread, run.lanes, coordinate)
         return self._applied[key]
 
-    def region_value(self, names: dict[ir.Value, str], value: ir.Value, lanes: int) -> str:
+    def region_value(
+        self, names: dict[ir.Value, str], value: ir.Value, lanes: int, coordinate: Coordinate | None = None
+    ) -> str:
         """A value inside a region, from the names of the block arguments that it depends on."""
         if value not in names:
             owner: Any = getattr(value.owner, "operation", value.owner)
-            operands = [self.region_value(names, v, lanes) for v in owner.operands]
-            names.update(zip(owner.results, clone_op(self.out, owner, operands, lanes), strict=True))
+            operands = [self.region_value(names, v, lanes, coordinate) for v in owner.operands]
+            names.update(zip(owner.results, clone_op(self.out, owner, operands, lanes, coordinate), strict=True))
         return names[value]
 
     # --- where a run lies
@@ -249,7 +251,7 @@ class Values:
             flat = self.out.div(flat, extent)
         return [flat, *digits]
 
-    def _coordinate(self, indices: tuple[Index, ...], run: Run) -> Callable[[int], str]:
+    def coordinate(self, indices: tuple[Index, ...], run: Run) -> Coordinate:
         """The provider of `linalg.index` for a region whose loop dimensions are `indices`."""
         out = self.out
 
