@@ -464,6 +464,35 @@ def gradient_penalty(compiled):
 
 
 @loop
+def contrastive_pairs(compiled):
+    model, opt = make(compiled)
+    for x, _ in batches(6):
+        first, second = model(x), model(x.flip(1))
+        logits, pairs = first @ second.t(), bt.arange(len(x))
+        loss = F.cross_entropy(logits, pairs) + F.cross_entropy(logits.t(), pairs)
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+    return state(model)
+
+
+@loop
+def losses_summed_in_place(compiled):
+    model, opt = make(compiled)
+    total, seen = 0, []
+    for x, y in batches(6):
+        loss = model(x, y)
+        total += loss.detach()
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+        seen.append(total)
+        loss.detach().mul_(2)
+        seen.append(loss)
+    return {"seen": [t.item() for t in seen], **state(model)}
+
+
+@loop
 def weight_penalty_outside(compiled):
     model, opt = make(compiled)
     for x, y in batches(6):

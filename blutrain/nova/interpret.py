@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import numpy
+
 from ..errors import CheckError
 from ..tensor.dispatch import execute
 from .trace import Constant, Node, Trace
@@ -61,7 +63,7 @@ def interpret(trace: Trace, bindings: dict[int, Any]) -> dict[int, Any]:
                 values.pop(v, None)
     for state, value in pending_updates.items():
         values[state][...] = values[value]
-    return {v: values[v].copy() if v in bindings else _own(values[v]) for v in trace.outputs}
+    return {v: _own(values[v], v in bindings) for v in trace.outputs}
 
 
 def _last_uses(trace: Trace) -> dict[int, int]:
@@ -102,9 +104,11 @@ def _share_memory(arrays) -> bool:
     return len(roots) != len(set(roots))
 
 
-def _own(array):
-    """The array itself, or a copy where it is a view: a result never shares memory with state."""
-    return array if getattr(array, "base", None) is None else array.copy()
+def _own(array, is_bound: bool):
+    """The array itself, or a copy where it is bound to the trace or a view: a result never shares memory with state."""
+    if isinstance(array, numpy.generic):  # what NumPy makes of a 0-d result; nobody could write it in place
+        return numpy.asarray(array)
+    return array.copy() if is_bound or array.base is not None else array
 
 
 def peak_bytes(trace: Trace) -> int:
