@@ -76,7 +76,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     def add_flags(parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         add("--subjects", default="compiled", help=f"of {', '.join((*OURS, *PEERS))} (compiled)")
-        add("--precisions", help="like tf32,bf16 (bf16 has no eager)")
+        trainers.add_precisions(parser)
         add("--bucket-mb", type=float, default=25.0)
         add("--trace", metavar="FILE", help="write one step of compiled as Chrome trace JSON")
         add("--json", metavar="FILE", help="append the records to a file")
@@ -86,7 +86,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
     options = trainers.parse("Time data-parallel training steps.", add_flags, argv)
     options.subjects = options.subjects.split(",")
-    options.precisions = (options.precisions or options.precision).split(",")
+    trainers.split_sizes(options)
     if unknown := [name for name in options.subjects if name not in (*OURS, *PEERS)]:
         sys.exit(f"--subjects: there is no {unknown[0]}")
     if options.trace and "compiled" not in options.subjects:

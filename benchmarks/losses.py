@@ -60,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     def add_flags(parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
-        add("--precisions", help="some of tf32, fp32, bf16 (all; tf32 needs a GPU)")
+        add("--precisions", type=trainers.some_of(SUBJECTS), help="like tf32,bf16 (all; tf32 needs a GPU)")
         add("--steps", type=int, default=300)
         add("--window", type=int, default=50, help="steps that are averaged")
         add("--data", help="a text file, a folder of text, or a .bin of tokens")
@@ -70,8 +70,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         add("--draw", metavar="JSON", help="only draw an earlier run")
 
     options = trainers.parse("Compare losses over training.", add_flags, argv)
-    usual = "fp32,bf16" if options.device == "cpu" else "tf32,fp32,bf16"
-    options.precisions = (options.precisions or usual).split(",")
+    options.precisions = options.precisions or [p for p in SUBJECTS if p != "tf32" or options.device != "cpu"]
     options.window = min(options.window, options.steps)
     return options
 

@@ -4,9 +4,10 @@
     python benchmarks/step.py --device cuda --presets all --precisions tf32,bf16 --peers compile --json FILE
 
 All subjects of a size run interleaved in one process, round by round, so that a noisy machine is noisy for all; figures
-are medians over rounds of some steps in a row, waited for once. No clipping (--clip) and no accumulation (--grad-accum)
-unless asked. --peers: some of torch, compile, reduce-overhead (torch.compile into CUDA graphs, the optimizer's step too)
-and jax; a peer that fails is reported with its error. In the JSON, for each subject:
+are medians over rounds of some steps in a row, waited for once. With --jobs N that many sizes start at once, each in a
+process of its own, as most of a run is compiling; they are timed one after the other when all have started. No clipping
+(--clip) and no accumulation (--grad-accum) unless asked. --peers: some of torch, compile, reduce-overhead (torch.compile
+into CUDA graphs, the optimizer's step too) and jax; a peer that fails is reported with its error. In the JSON, for each subject:
 
 ms, tokens_per_s    median of a step
 ratio               a peer's (or eager's) milliseconds by blutrain's
@@ -16,61 +17,114 @@ replay_us           on a CPU: Python's share of a compiled step, the launch of i
 live_bytes          what a compiled step needs beside parameters and optimizer state: its arena and workspace; of eager on
                     a CPU, NumPy's traced peak in a step of its own. benchmarks/memory.py measures whole processes
 first_step_s        seconds of the first step ("step"), of blutrain's also by stage; how much of it the caches held
-                    depends on what ran before (benchmarks/first_step.py empties them)
+                    depends on what ran before (benchmarks/first_step.py empties them), how long it took on what runs beside
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import multiprocessing
+import multiprocessing.connection
 import statistics
 import sys
+import threading
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import trainers
 from record import save
 from trainers import MODES, PEERS, BlutrainTrainer, Trainer
 
-from examples.gpt_mlp.model import PRESETS
-
 
 def main(argv: list[str] | None = None) -> int:
     options = parse(argv)
+    sizes = [
+        trainers.with_sizes(options, name, precision) for name in options.presets for precision in options.precisions
+    ]
     results: list[dict[str, Any]] = []
-    for preset in options.presets:
-        for precision in options.precisions:
-            results += compare(trainers.with_sizes(options, preset, precision))
-            trainers.free_memory(options.device)
-            if options.json:
-                save(options.json, __file__, results, argv)
+    for found in side_by_side(sizes, options.jobs) if options.jobs > 1 else one_by_one(sizes):
+        print("\n".join(map(line, found)), flush=True)
+        results += found
+        if options.json:
+            save(options.json, __file__, results, argv)
     return 0
+
+
+def one_by_one(sizes: list[argparse.Namespace]) -> Iterator[list[dict[str, Any]]]:
+    for size in sizes:
+        yield compare(size, contextlib.nullcontext())
+        trainers.free_memory(size.device)
+
+
+def side_by_side(sizes: list[argparse.Namespace], jobs: int) -> Iterator[list[dict[str, Any]]]:
+    """As many processes at once as `jobs`. Errors: RuntimeError once all have ended, of those that failed."""
+    context, failed = multiprocessing.get_context("spawn"), []
+    for start in range(0, len(sizes), jobs):
+        group = sizes[start : start + jobs]
+        turn = Turn(context.Barrier(len(group)), context.Lock())
+        running: dict[Any, str] = {}
+        for size in group:
+            pipe, end = context.Pipe(duplex=False)
+            context.Process(target=in_turn, args=(size, turn, end)).start()
+            end.close()
+            running[pipe] = f"{size.preset} {size.precision}"
+        while running:
+            ready: list[Any] = multiprocessing.connection.wait(list(running))
+            for pipe in ready:
+                name = running.pop(pipe)
+                try:
+                    yield pipe.recv()
+                except EOFError:
+                    failed.append(name)
+                    turn.all_started.abort()  # where it has not come the others would wait for ever
+    if failed:
+        raise RuntimeError(f"no figures, as their processes failed: {', '.join(failed)}")
+
+
+class Turn:
+    """What a process enters to be timed: all others have started by then, and none is timed beside it."""
+
+    def __init__(self, all_started: Any, alone: Any):
+        self.all_started, self.alone = all_started, alone
+
+    def __enter__(self) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):  # one has failed
+            self.all_started.wait()
+        self.alone.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.alone.release()
+
+
+def in_turn(options: argparse.Namespace, turn: Turn, results: Any) -> None:
+    """Sends the records of a size; where that fails the process ends with what went wrong."""
+    results.send(compare(options, turn))
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     def add_flags(parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         add("--mode", choices=[*MODES, "both"], default="compiled")
-        add("--presets", help='"all", or like 46M,144M')
-        add("--precisions", help="like tf32,bf16")
+        trainers.add_sizes(parser)
         add("--peers", nargs="?", const="torch,compile", default="", help=f"some of {', '.join(PEERS)} (torch,compile)")
         add("--rounds", type=int, default=5)
         add("--steps", type=int, default=5, help="steps a subject a round")
         add("--host-repeats", type=int, default=50, help="steps behind host_us")
+        add("--jobs", type=int, default=1, help="sizes that start at once (they need their memory at once, too)")
         add("--compile-only", action="store_true", help="only the first step, which fills the caches")
         add("--json", metavar="FILE")
 
     options = trainers.parse("Time a training step of MLP-GPT.", add_flags, argv)
-    names = list(PRESETS) if options.presets == "all" else (options.presets or "").split(",")
-    options.presets = [name or options.preset for name in names]
-    options.precisions = (options.precisions or options.precision).split(",")
+    trainers.split_sizes(options)
     options.peers = [PEERS[name] for name in options.peers.split(",") if name]
     return options
 
 
-def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """The records of all subjects at one size."""
+def compare(options: argparse.Namespace, turn: contextlib.AbstractContextManager[Any]) -> list[dict[str, Any]]:
+    """The records of all subjects at one size; timed within `turn`."""
     batches = trainers.random_batches(options)
     modes = [m for m in MODES if options.mode in (m, "both") and not (m == "eager" and options.precision == "bf16")]
     subjects: dict[str, Trainer] = {}
@@ -85,21 +139,24 @@ def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
                 raise
             records[name] = {"error": f"{type(error).__name__}: {error}"[:500], "after_s": time.perf_counter() - began}
     if not options.compile_only:
-        for name, times in measure(subjects, steps, options).items():
-            records[name]["ms"] = statistics.median(times)
+        with turn:
+            for name, trainer in subjects.items():
+                records[name]["host_us"] = host_us(trainer, steps[name], options.host_repeats)
+                if isinstance(trainer, BlutrainTrainer):
+                    records[name].update(own_figures(name, trainer, steps[name]))
+            for name, times in measure(subjects, steps, options).items():
+                records[name]["ms"] = statistics.median(times)
     sizes = ("preset", "precision", "n_embd", "n_layer", "vocab_size", "batch_size", "block_size", "grad_accum", "clip")
     known = {"device": options.device, **{key: getattr(options, key) for key in sizes}}
     finish(records, options.grad_accum * options.batch_size * options.block_size)
-    results = [{"mode": name, **known, **record} for name, record in records.items()]
-    print("\n".join(map(line, results)), flush=True)
-    return results
+    return [{"mode": name, **known, **record} for name, record in records.items()]
 
 
 def subject(
     name: str, options: argparse.Namespace, batches: list
 ) -> tuple[Trainer, Callable[[], None], dict[str, Any]]:
     """A trainer, its step on the batches, warmed up, and what is known of it so far."""
-    trainer = trainers.make(name, options)
+    trainer: Any = trainers.make(name, options)
     placed = [(trainer.put(x), trainer.put(y)) for x, y in batches]
 
     def step() -> None:
@@ -112,9 +169,7 @@ def subject(
     if not options.compile_only:
         for _ in range(3):
             step()
-        record["host_us"] = host_us(trainer, step, options.host_repeats)
-        if isinstance(trainer, BlutrainTrainer):
-            record.update(own_figures(name, trainer, step))
+        trainer.synchronize()
     if name == "compiled":
         record["first_step_s"].update(trainer.program.seconds)
     return trainer, step, record

@@ -14,7 +14,7 @@ import copy
 import gc
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +30,7 @@ from examples.gpt_mlp.options import add_model_flags, fill_in, model_config
 from examples.gpt_mlp.precision import pick_device, set_precision, synchronize
 
 MODES = ("eager", "compiled")
+PRECISIONS = ("tf32", "bf16", "fp32", "fp64")
 # What --peers calls them: how they stand in results.
 PEERS = {
     "torch": "torch",
@@ -86,16 +87,33 @@ def parse(description: str, add_flags: Callable[[argparse.ArgumentParser], None]
     return options
 
 
+def some_of(known: Collection[str]) -> Callable[[str], list[str]]:
+    """Reads a flag that lists names: "a,b", or "all" of them."""
+
+    def read(given: str) -> list[str]:
+        names = list(known) if given == "all" else given.split(",")
+        if unknown := [name for name in names if name not in known]:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected some of {', '.join(known)}, or all")
+        return names
+
+    return read
+
+
+def add_precisions(parser: argparse.ArgumentParser) -> None:
+    """Several precisions in one run; `split_sizes` reads them."""
+    parser.add_argument("--precisions", type=some_of(PRECISIONS), help="like tf32,bf16")
+
+
 def add_sizes(parser: argparse.ArgumentParser) -> None:
     """Flags for several sizes in one run; `split_sizes` reads them."""
-    parser.add_argument("--presets", default="", help="like 46M,144M")
-    parser.add_argument("--precisions", help="like tf32,bf16")
+    parser.add_argument("--presets", type=some_of(PRESETS), help="like 46M,144M, or all")
+    add_precisions(parser)
 
 
 def split_sizes(options: argparse.Namespace) -> None:
     """Lists of presets and precisions; what is not given is the one of --preset or --precision."""
-    options.presets = [name or options.preset for name in options.presets.split(",")]
-    options.precisions = (options.precisions or options.precision).split(",")
+    options.presets = getattr(options, "presets", None) or [options.preset]
+    options.precisions = options.precisions or [options.precision]
 
 
 def with_sizes(options: argparse.Namespace, preset: str | None, precision: str) -> argparse.Namespace:

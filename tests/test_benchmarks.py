@@ -93,6 +93,34 @@ def test_memory(tmp_path):
     assert all(r["live_bytes"] > 0 for r in results)
 
 
+def test_sizes_that_start_at_once(tmp_path):
+    flags = *TINY, "--precisions=fp32,fp64", "--peers=torch", "--rounds=1", "--steps=1", "--jobs=2"
+    results = run("step", tmp_path, *flags)["results"]
+    assert {(r["precision"], r["mode"]) for r in results} == {
+        (p, m) for p in ("fp32", "fp64") for m in ("compiled", "torch")
+    }
+    assert all(record["ms"] > 0 for record in results)
+
+
+def test_a_size_that_fails_beside_others_is_named_and_the_others_are_kept():
+    step, trainers = importlib.import_module("step"), importlib.import_module("trainers")
+    good = step.parse([*TINY, "--rounds=1", "--steps=1"])
+    bad = trainers.with_sizes(good, None, "fp64")
+    bad.n_layer = "two"
+    found = step.side_by_side([good, bad], jobs=2)
+    ((record,),) = [next(found)]
+    assert record["precision"] == "fp32" and record["ms"] > 0
+    with pytest.raises(RuntimeError, match="fp64"):
+        next(found)
+
+
+def test_unknown_sizes_are_refused(capsys):
+    for flag in ("--presets=46M,47M", "--precisions=bf16,fp61"):
+        with pytest.raises(SystemExit):
+            importlib.import_module("step").parse([*TINY, flag])
+        assert flag[-3:] in capsys.readouterr().err
+
+
 def test_first_step(tmp_path):
     (result,) = run("first_step", tmp_path, *TINY)["results"]
     assert result["cached"]["step"] < result["cold"]["step"] < result["cold"]["process"]
