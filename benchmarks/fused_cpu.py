@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import torch
 from contract_harness import KernelText, compiled, context, parse_kernel
+from gelu_regions import gelu, gelu_gradient_region, gelu_region, gelu_slope
 from mlir import ir
 from record import save
 
@@ -30,21 +31,6 @@ from blutrain.nova.cpu import contract
 from blutrain.nova.target import host_cpu
 
 PRODUCT = "%m = arith.mulf %a, %b : f32\n%s = arith.addf %o, %m : f32\n%s"
-GELU = """
-%half = arith.constant 0.5 : f32
-%one = arith.constant 1.0 : f32
-%c = arith.constant 0.7978845608028654 : f32
-%d = arith.constant 0.044715 : f32
-%q2 = arith.mulf %x, %x : f32
-%q3 = arith.mulf %q2, %x : f32
-%p = arith.mulf %q3, %d : f32
-%u = arith.addf %x, %p : f32
-%v = arith.mulf %u, %c : f32
-%t = math.tanh %v : f32
-%w = arith.addf %t, %one : f32
-%h = arith.mulf %x, %half : f32
-%y = arith.mulf %h, %w : f32
-"""
 
 
 def product(k: KernelText, layout: str, m: int, n: int, steps: int):
@@ -116,7 +102,7 @@ def bias_gelu_case(m: int, n: int, steps: int):
     b = k.operand(n)
     add = "%s = arith.addf %a, %b : f32\n%s"
     s = k.map([(z, "(d0, d1)"), (b, "(d1)")], (m, n), "f32", add)
-    g = k.map([(s, "(d0, d1)")], (m, n), "f32", GELU.replace("%x,", "%a,").replace(", %x ", ", %a ") + "%y")
+    g = k.map([(s, "(d0, d1)")], (m, n), "f32", gelu_region("%a"))
     x, w, bias = random(m, steps), random(n, steps), random(n)
     arrays = [x, w, bias, np.empty((m, n), np.float32), np.empty((m, n), np.float32)]
     tx, tw, tb, out = (torch.from_numpy(v) for v in (x, w, bias, np.empty((m, n), np.float32)))
@@ -126,8 +112,7 @@ def bias_gelu_case(m: int, n: int, steps: int):
         return torch.nn.functional.gelu(out, approximate="tanh")
 
     pre = x @ w.T + bias
-    gelu = 0.5 * pre * (1 + np.tanh(0.7978845608028654 * (pre + 0.044715 * pre**3)))
-    return k.finish(s, g), arrays, separate, [pre, gelu]
+    return k.finish(s, g), arrays, separate, [pre, gelu(pre)]
 
 
 def residual_case(m: int, n: int, steps: int):
@@ -148,23 +133,7 @@ def gelu_backward_case(m: int, n: int, steps: int):
     k = KernelText()
     dh = product(k, "NN", m, n, steps)
     z = k.operand(m, n)
-    body = (
-        GELU.replace("%x,", "%b,").replace(", %x ", ", %b ")
-        + """
-%t2 = arith.mulf %t, %t : f32
-%sech = arith.subf %one, %t2 : f32
-%e = arith.constant 0.134145 : f32
-%i = arith.mulf %q2, %e : f32
-%j = arith.addf %i, %one : f32
-%du = arith.mulf %j, %c : f32
-%hs = arith.mulf %h, %sech : f32
-%left = arith.mulf %hs, %du : f32
-%hw = arith.mulf %w, %half : f32
-%slope = arith.addf %left, %hw : f32
-%dz = arith.mulf %slope, %a : f32
-%dz"""
-    )
-    dz = k.map([(dh, "(d0, d1)"), (z, "(d0, d1)")], (m, n), "f32", body)
+    dz = k.map([(dh, "(d0, d1)"), (z, "(d0, d1)")], (m, n), "f32", gelu_gradient_region("%a", "%b"))
     db = k.generic([(dz, "(d0, d1)")], k.fill((n,), "f32"), "(d1)", "rp", "%s = arith.addf %o, %a : f32\n%s")
     dy, w, pre = random(m, steps), random(steps, n), random(m, n)
     arrays = [dy, w, pre, np.empty((m, n), np.float32), np.empty(n, np.float32)]
@@ -174,9 +143,7 @@ def gelu_backward_case(m: int, n: int, steps: int):
         torch.mm(tdy, tw, out=out)
         return torch.ops.aten.gelu_backward(out, tz, approximate="tanh").sum(0)
 
-    t = np.tanh(0.7978845608028654 * (pre + 0.044715 * pre**3))
-    slope = 0.5 * (1 + t) + 0.5 * pre * (1 - t * t) * 0.7978845608028654 * (1 + 0.134145 * pre * pre)
-    want = (dy @ w) * slope
+    want = (dy @ w) * gelu_slope(pre)
     return k.finish(dz, db), arrays, separate, [want, want.sum(0)]
 
 
@@ -184,14 +151,12 @@ def gelu_weight_gradient_case(m: int, n: int, steps: int):
     """gelu(z)^T dy: the activation is recomputed while packing."""
     k = KernelText()
     z, g = k.operand(steps, m), k.operand(steps, n)
-    body = GELU.replace("%x,", "%a,").replace(", %x ", ", %a ") + "%y"
-    act = k.map([(z, "(d0, d1)")], (steps, m), "f32", body)
+    act = k.map([(z, "(d0, d1)")], (steps, m), "f32", gelu_region("%a"))
     c = multiply(k, act, g, "TN", m, n)
     pre, dy = random(steps, m), random(steps, n)
     tz, tdy, out = (torch.from_numpy(v) for v in (pre, dy, np.empty((m, n), np.float32)))
     separate = lambda: torch.mm(torch.nn.functional.gelu(tz, approximate="tanh").T, tdy, out=out)
-    gelu = 0.5 * pre * (1 + np.tanh(0.7978845608028654 * (pre + 0.044715 * pre**3)))
-    return k.finish(c), [pre, dy, np.empty((m, n), np.float32)], separate, [gelu.T @ dy]
+    return k.finish(c), [pre, dy, np.empty((m, n), np.float32)], separate, [gelu(pre).T @ dy]
 
 
 def layer_norm_case(m: int, n: int, steps: int):

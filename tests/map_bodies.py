@@ -3,50 +3,27 @@
 from __future__ import annotations
 
 from cpu_kernels import Body, region
+from gelu_regions import gelu_gradient_region, gelu_region
 
 from blutrain.nova.emitter import float_literal
 
-_GELU = (
-    "%c = arith.constant 0.7978845608028654 : f32",
-    "%k = arith.constant 0.044715 : f32",
-    "%half = arith.constant 0.5 : f32",
-    "%one = arith.constant 1.0 : f32",
-    "%x2 = arith.mulf %i0, %i0 : f32",
-    "%x3 = arith.mulf %x2, %i0 : f32",
-    "%kx = arith.mulf %k, %x3 : f32",
-    "%s = arith.addf %i0, %kx : f32",
-    "%u = arith.mulf %s, %c : f32",
-    "%t = math.tanh %u : f32",
-    "%o = arith.addf %t, %one : f32",
-    "%hx = arith.mulf %i0, %half : f32",
-)
-_GELU_BACKWARD = (
-    "%k3 = arith.constant 0.134145 : f32",
-    "%q = arith.mulf %k3, %x2 : f32",
-    "%q1 = arith.addf %q, %one : f32",
-    "%du = arith.mulf %q1, %c : f32",
-    "%t2 = arith.mulf %t, %t : f32",
-    "%st = arith.subf %one, %t2 : f32",
-    "%a = arith.mulf %hx, %st : f32",
-    "%a2 = arith.mulf %a, %du : f32",
-    "%ho = arith.mulf %o, %half : f32",
-    "%d = arith.addf %ho, %a2 : f32",
-    "%y = arith.mulf %d, %i1 : f32",
-    "%y : f32",
-)
+
+def _region(text: str) -> str:
+    *lines, result = text.splitlines()
+    return region(*lines, f"{result} : f32")
 
 
 def gelu(size: int) -> Body:
     body = Body("map")
     x = body.operand(size)
-    body.result(body.map([(x, "d0")], (size,), region(*_GELU, "%y = arith.mulf %hx, %o : f32", "%y : f32")))
+    body.result(body.map([(x, "d0")], (size,), _region(gelu_region("%i0"))))
     return body
 
 
 def gelu_backward(size: int) -> Body:
     body = Body("map")
     x, g = body.operand(size), body.operand(size)
-    body.result(body.map([(x, "d0"), (g, "d0")], (size,), region(*_GELU, *_GELU_BACKWARD)))
+    body.result(body.map([(x, "d0"), (g, "d0")], (size,), _region(gelu_gradient_region("%i1", "%i0"))))
     return body
 
 

@@ -20,6 +20,7 @@ from contract_harness import (
     randoms,
     run,
 )
+from gelu_regions import gelu, gelu_gradient_region, gelu_region, gelu_slope
 from mlir import ir
 
 from blutrain.nova.cpu import contract
@@ -29,29 +30,6 @@ from blutrain.nova.target import host_cpu
 NT = ("(d0, d2)", "(d1, d2)")
 NN = ("(d0, d2)", "(d2, d1)")
 TN = ("(d2, d0)", "(d2, d1)")
-
-
-def gelu_region(argument: str, dtype: str = "f32") -> str:
-    """tanh-GELU of `argument` as %y, and its tanh as %t."""
-    return f"""
-        %half = arith.constant 0.5 : {dtype}
-        %one = arith.constant 1.0 : {dtype}
-        %c = arith.constant 0.7978845608028654 : {dtype}
-        %d = arith.constant 0.044715 : {dtype}
-        %q2 = arith.mulf {argument}, {argument} : {dtype}
-        %q3 = arith.mulf %q2, {argument} : {dtype}
-        %p = arith.mulf %q3, %d : {dtype}
-        %u = arith.addf {argument}, %p : {dtype}
-        %v = arith.mulf %u, %c : {dtype}
-        %t = math.tanh %v : {dtype}
-        %w = arith.addf %t, %one : {dtype}
-        %h = arith.mulf {argument}, %half : {dtype}
-        %y = arith.mulf %h, %w : {dtype}
-        %y"""
-
-
-def gelu(x):
-    return 0.5 * x * (1 + np.tanh(0.7978845608028654 * (x + 0.044715 * x**3)))
 
 
 # Sums what stands in the row %a of a column: %b there.
@@ -149,23 +127,7 @@ def test_gelu_backward_with_bias_gradient(cut):
     text = KernelText()
     dy, w, z, bias_grad = text.operand(m, k), text.operand(k, n), text.operand(m, n), text.operand(n)
     dh = multiply(text, dy, w, NN, (m, n))
-    region = (
-        gelu_region("%b").rsplit("%y", 1)[0]
-        + """
-        %t2 = arith.mulf %t, %t : f32
-        %sech = arith.subf %one, %t2 : f32
-        %three = arith.constant 0.134145 : f32
-        %i = arith.mulf %q2, %three : f32
-        %j = arith.addf %i, %one : f32
-        %du = arith.mulf %j, %c : f32
-        %hs = arith.mulf %h, %sech : f32
-        %left = arith.mulf %hs, %du : f32
-        %hw = arith.mulf %w, %half : f32
-        %slope = arith.addf %left, %hw : f32
-        %dz = arith.mulf %slope, %a : f32
-        %dz"""
-    )
-    dz = text.map([(dh, "(d0, d1)"), (z, "(d0, d1)")], (m, n), "f32", region)
+    dz = text.map([(dh, "(d0, d1)"), (z, "(d0, d1)")], (m, n), "f32", gelu_gradient_region("%a", "%b"))
     db = text.generic([(dz, "(d0, d1)")], bias_grad, "(d1)", "rp", "%s = arith.addf %o, %a : f32\n%s")
     arrays = randoms(5, "f32", (m, k), (k, n), (m, n), (n,))
     out = [np.full((m, n), np.nan, np.float32), arrays[3].copy()]
@@ -173,10 +135,7 @@ def test_gelu_backward_with_bias_gradient(cut):
     arrays[3] = out[1]  # the result lies in the operand's memory
     run(build(text.finish(dz, db, aliases=(-1, 3)), **cut), arrays, out)
     dy, w, z, _ = f64(*arrays)
-    u = 0.7978845608028654 * (z + 0.044715 * z**3)
-    t = np.tanh(u)
-    slope = 0.5 * z * (1 - t * t) * 0.7978845608028654 * (1 + 0.134145 * z * z) + 0.5 * (1 + t)
-    want = dy @ w * slope
+    want = dy @ w * gelu_slope(z)
     check(out[0], want, 100, "f32")
     check(out[1], want.sum(0) + want_start, np.abs(want).sum(0).max(), "f32")
 

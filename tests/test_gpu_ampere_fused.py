@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from ampere_support import KINDS, check, multiply, narrowed, poisoned, product, randoms, run, with_precision
 from contract_harness import KernelText
-from test_cpu_contract_fused import PICK_A_ROW, binary, gelu, gelu_region
+from gelu_regions import gelu, gelu_region
+from test_cpu_contract_fused import PICK_A_ROW, binary
 
 SHAPES = [(45, 70, 33), (64, 64, 48)]
 TOLERANCE = {"bf16": 1e-3, "tf32": 2e-3, "fp32": 3e-6}  # bf16 and TF32 kernels use approximate functions
