@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import subprocess
 import sys
 
@@ -126,6 +128,68 @@ def test_missing_truncated_and_foreign_files(tmp_path):
     save_file({"a": np.zeros(2)}, path)
     with pytest.raises(CheckpointError, match="is no checkpoint of blutrain"):
         checkpoint.load(path, model)
+
+
+def entries(tree, path=()):
+    """The paths of all entries of nested dicts and lists."""
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
+        yield (*path, key)
+        yield from entries(value, (*path, key))
+
+
+def damaged(tree, path, value):
+    """A copy of `tree` with another value at `path`; Ellipsis: without it."""
+    tree = copy.deepcopy(tree)
+    place = tree
+    for key in path[:-1]:
+        place = place[key]
+    if value is ...:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return tree
+
+
+def everything(model, optimizer, scheduler) -> list:
+    state = [value for entry in optimizer.state.values() for value in entry.values() if isinstance(value, bt.Tensor)]
+    arrays = [t.detach().numpy().tolist() for t in [*model.state_dict().values(), *state]]
+    return [arrays, bt.get_rng_state(), scheduler.state_dict(), optimizer.param_groups[0]["lr"]]
+
+
+def test_damaged_metadata_is_an_error_and_changes_nothing(tmp_path):
+    """Each entry taken out or replaced: what is not an error is a number that might have been saved."""
+    from safetensors.numpy import load_file, save_file
+
+    path = tmp_path / "c.safetensors"
+    run = make()
+    train(*run, 2)
+    checkpoint.save(path, *run, extra=7)
+    arrays, (meta, _) = load_file(path), checkpoint._read(path, with_tensors=True)
+    train(*run, 1)
+    before = everything(*run)
+    harmless = 0
+    for place in entries(meta):
+        for value in (..., None, "x", [], {}, 1.5):
+            save_file(arrays, path, {checkpoint.KEY: json.dumps(damaged(meta, place, value))})
+            try:
+                checkpoint.load(path, *run)
+            except (CheckpointError, ValueError):
+                assert everything(*run) == before, (place, value)
+            else:
+                harmless += 1
+                run = make()
+                train(*run, 1)
+                before = everything(*run)
+    assert harmless < 15
+
+
+def test_state_of_an_optimizer_keeps_its_kind_of_dtype(tmp_path):
+    model, optimizer, scheduler = make()
+    train(model, optimizer, scheduler, 1)
+    state = optimizer.state_dict()
+    state["state"][0]["exp_avg"] = state["state"][0]["exp_avg"].to(bt.int32)
+    with pytest.raises(ValueError, match="exp_avg of parameter 0 has another kind of dtype"):
+        optimizer.load_state_dict(state)
 
 
 def test_a_failed_write_leaves_the_old_file_whole(tmp_path):

@@ -74,26 +74,37 @@ def load(path: str | os.PathLike, model: Any, optimizer: Any = None, scheduler: 
     In each case nothing has changed.
     """
     meta, arrays = _read(Path(path), with_tensors=True)
-    weights = {name.removeprefix("model."): a for name, a in arrays.items() if name.startswith("model.")}
-    weights.update({name: weights[source] for name, source in meta["tied"].items()})
-    plans: list[Any] = [plan_load(model, weights)]
-    if optimizer is not None:
-        plans.append(optimizer.plan_load(_optimizer_state(path, meta, arrays)))
-    if scheduler is not None:
-        _require(path, meta, "scheduler")
-        scheduler.check_state(meta["scheduler"])
+    try:
+        plans: list[Any] = [plan_load(model, _weights(meta, arrays))]
+        if optimizer is not None:
+            plans.append(optimizer.plan_load(_optimizer_state(path, meta, arrays)))
+        if scheduler is not None:
+            _require(path, meta, "scheduler")
+            scheduler.check_state(meta["scheduler"])
+        random.Generator().set_state(meta["rng"])
+        extra = meta["extra"]
+    except (KeyError, IndexError, TypeError, AttributeError) as fault:  # not what `save` writes, though JSON
+        raise _damaged(path, f"{type(fault).__name__}: {fault}") from fault
     for plan in plans:
         plan.commit()
     if scheduler is not None:
         scheduler.load_state_dict(meta["scheduler"])
     if rng:
         random.set_rng_state(meta["rng"])
-    return meta["extra"]
+    return extra
 
 
 def read_extra(path: str | os.PathLike) -> Any:
     """The `extra` of a checkpoint, without its tensors. Errors: FileNotFoundError, CheckpointError."""
-    return _read(Path(path), with_tensors=False)[0]["extra"]
+    meta, _ = _read(Path(path), with_tensors=False)
+    if "extra" not in meta:
+        raise _damaged(path, "no extra")
+    return meta["extra"]
+
+
+def _weights(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    weights = {name.removeprefix("model."): a for name, a in arrays.items() if name.startswith("model.")}
+    return {**weights, **{name: weights[source] for name, source in meta["tied"].items()}}
 
 
 def _once(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -157,16 +168,20 @@ def _read(path: Path, with_tensors: bool) -> tuple[dict[str, Any], dict[str, np.
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()} if with_tensors else {}
     except (OSError, SafetensorError) as fault:
-        help = "the file is damaged or truncated: use an older checkpoint"
-        raise CheckpointError(message("checkpoint", f"{path} cannot be read", got=str(fault), help=help)) from fault
+        raise _damaged(path, str(fault)) from fault
     try:
         meta = json.loads(metadata[KEY])
         if meta["format"] != FORMAT:
             raise ValueError(f"format {meta['format']}")
-    except (KeyError, ValueError) as fault:
+    except (KeyError, TypeError, ValueError) as fault:
         rule = f"{path} is no checkpoint of blutrain"
         raise CheckpointError(message("checkpoint", rule, expected=f"format {FORMAT}", got=str(fault))) from fault
     return meta, arrays
+
+
+def _damaged(path: Any, got: str) -> CheckpointError:
+    help = "the file is damaged or truncated: use an older checkpoint"
+    return CheckpointError(message("checkpoint", f"{path} cannot be read", got=got, help=help))
 
 
 def _optimizer_state(path: Any, meta: dict, arrays: dict[str, np.ndarray]) -> dict[str, Any]:

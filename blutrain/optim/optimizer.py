@@ -307,6 +307,9 @@ class Optimizer:
         sizes, own_sizes = [len(g["params"]) for g in groups], [len(g["params"]) for g in self.param_groups]
         if sizes != own_sizes:
             self._fail("the state has other parameter groups", expected=f"sizes {own_sizes}", got=f"sizes {sizes}")
+        unnamed = state.keys() - {index for group in groups for index in group["params"]}
+        if unnamed:
+            self._fail("the state has entries of parameters that no group names", got=str(sorted(unnamed)))
         fresh: dict[Tensor, dict[str, Any]] = {}
         numbers = []
         for own, group in zip(self.param_groups, groups):
@@ -326,6 +329,8 @@ class Optimizer:
         if group.keys() - optional != own.keys() - optional:
             self._fail("the state is of another optimizer", expected=", ".join(own), got=", ".join(group))
         numbers = {k: tuple(v) if isinstance(v, list) else v for k, v in group.items() if k != "params"}
+        if not isinstance(numbers.get("initial_lr", 0.0), int | float):
+            self._fail("initial_lr is no number", got=repr(numbers["initial_lr"]))
         self._check_group(numbers)
         return numbers
 
@@ -343,6 +348,9 @@ class Optimizer:
                 got, expected = f"shape {tuple(getattr(value, 'shape', ()))}", f"{tensor.dtype.short}{list(p.shape)}"
                 self._fail(f"{name} of parameter {index} does not fit", expected=expected, got=got)
             value = value.detach() if isinstance(value, Tensor) else Tensor._wrap(value, cpu)
+            if value.dtype.is_floating is not tensor.dtype.is_floating:
+                rule = f"{name} of parameter {index} has another kind of dtype"
+                self._fail(rule, expected=str(tensor._aval), got=str(value._aval))
             shard = shard_of(p)
             tensor.copy_((value if shard is None else shard.part(value)).to(tensor.device))
         return own

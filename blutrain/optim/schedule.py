@@ -51,12 +51,15 @@ class LRScheduler:
 
     def check_state(self, state: dict[str, Any]) -> None:
         """Errors: ValueError if it is no state of a schedule, or has another number of groups."""
-        if not isinstance(state, dict) or not {"last_epoch", "base_lrs"} <= state.keys():
+        if not isinstance(state, dict) or not isinstance(state.get("base_lrs"), list) or "last_epoch" not in state:
             expected = "a dict of last_epoch and base_lrs"
             raise ValueError(message(type(self).__name__, "not a state", expected=expected, got=repr(state)[:80]))
         if len(state["base_lrs"]) != len(self.base_lrs):
             expected, got = f"{len(self.base_lrs)} groups", f"{len(state['base_lrs'])}"
             raise ValueError(message(type(self).__name__, "the state has other groups", expected=expected, got=got))
+        if type(state["last_epoch"]) is not int or not all(isinstance(rate, int | float) for rate in state["base_lrs"]):
+            expected, got = "a number of steps and rates", repr(state)[:80]
+            raise ValueError(message(type(self).__name__, "the state holds no numbers", expected=expected, got=got))
 
     def _set(self) -> None:
         for i, (group, base) in enumerate(zip(self.optimizer.param_groups, self.base_lrs)):

@@ -70,8 +70,9 @@ class Generator:
                     "set_state", "not a state of a generator", expected="a dict of seed and counter", got=repr(state)
                 )
             )
+        draws = operator.index(state["counter"]) & _DRAWS
         self.manual_seed(state["seed"])
-        self.counter |= operator.index(state["counter"]) & _DRAWS
+        self.counter |= draws
 
     def __repr__(self) -> str:
         return f"Generator(seed={self.seed}, counter={self.counter})"
