@@ -12,7 +12,7 @@ from replay_support import InterpretedProgram
 from blutrain.nova import NovaWarning, flush, forget_warnings
 
 # Loops that are refused: they run by the eager rules, with a warning, and are right all the same.
-REFUSED = {"value_read_in_forward", "global_value_read_in_forward"}
+REFUSED = {"value_read_in_forward"}
 
 
 @pytest.mark.parametrize("executor", ["interpreter", "program"])

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import random
 import warnings
 from types import SimpleNamespace
@@ -22,6 +23,8 @@ from blutrain.nova.refuse import REASONS
 from blutrain.tensor.primitive import TABLE, Unsupported
 
 LEFT: list = []
+COUNTER = itertools.count(1)
+HIDDEN = {"factor": bt.ones(8, dtype=bt.float64)}.get  # a tensor at no place that can be looked at
 
 
 class Model(Net):
@@ -57,20 +60,38 @@ def shared_write(hidden):
 
 
 def unstable(hidden):
-    LEFT.append(0)
-    return hidden * float(len(LEFT))  # here
+    return hidden * float(next(COUNTER))  # here
+
+
+def effects(hidden):
+    LEFT.append(hidden.shape[0])
+    return hidden * float(len(LEFT))
+
+
+def undeclared(hidden):
+    return hidden * HIDDEN("factor")  # here
+
+
+def training(hidden):
+    hidden.sum().backward(retain_graph=True)  # here
+    return hidden
 
 
 def unsupported(hidden):
     return hidden * hidden.argsort(1)  # here
 
 
-BODIES = {f.__name__: f for f in (value_read, host_data, escapes, python_random, shared_write, unstable, unsupported)}
+FUNCTIONS = (
+    value_read, host_data, escapes, python_random, shared_write, unstable, effects, undeclared, training, unsupported
+)  # fmt: skip
+BODIES = {f.__name__: f for f in FUNCTIONS}
 
 
 def train(compiled: bool, reason: str, steps: int = 5, **options) -> dict:
     """Losses and parameters after some steps of a model that is refused for `reason`."""
+    global COUNTER
     LEFT.clear()
+    COUNTER = itertools.count(1)
     random.seed(0)
     cls = type("Case", (Model,), {"refused": staticmethod(BODIES.get(reason, Model.refused))})
     model, optimizer = make(False, cls=cls)
@@ -141,8 +162,8 @@ def test_nothing_happens_to_a_model_whose_step_is_refused_under_strict(reason, i
 def lines_of(reason: str) -> list[int]:
     """The lines that may be named: those marked "here", the call for what concerns the call as a whole."""
     function = BODIES.get(reason)
-    if function is None or reason in ("escapes", "python_random"):
-        marks = {"argument": (train, "# the call"), "hooks": (train, "# the call")}
+    if function is None or reason in ("escapes", "python_random", "effects"):
+        marks = dict.fromkeys(("argument", "hooks", "effects"), (train, "# the call"))
         function, mark = marks.get(reason, (None, ""))
         if function is None:
             return list(range(1, 1000))
@@ -160,7 +181,7 @@ def test_a_device_without_a_compiler(monkeypatch, interpreted):
     """A device that nova generates no code for: the steps are interpreted."""
     device = SimpleNamespace(type="abacus", is_cpu=False, xp=np, activate=contextlib.nullcontext)
     model, _ = make(True)
-    monkeypatch.setattr(type(model._compiled), "device", device)
+    monkeypatch.setattr(type(model._compiled), "device", property(lambda self: device, lambda self, value: None), False)
     x, _ = next(batches())
     x.device = device
     with bt.no_grad(), pytest.warns(nova.NovaWarning, match=REASONS["device"]):

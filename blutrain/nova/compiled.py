@@ -1,9 +1,10 @@
-"""A compiled module: its options, and the part of a call's key that depends on the module rather than on the arguments.
+"""A compiled module or function: its options, and the part of a call's key that depends on it rather than on the arguments.
 
-While a call is recorded, the attributes that `forward` reads are noted. Plain ones are guards afterwards; tensors that
-are neither parameters nor buffers become operands of the call, like arguments. What could change the tree or a plain
-attribute bumps `structure_epoch`, so an unchanged epoch means an unchanged key and costs one comparison; attributes that
-can change without a bump (lists, objects, what a class holds) are compared at every call.
+While a call is recorded, the places that it reads are noted: attributes of modules as they are read, variables of
+functions from their code (variables.py). Plain values there are guards afterwards; tensors that are neither parameters nor
+buffers become operands of the call, like arguments. What could change the tree or a plain attribute bumps
+`structure_epoch`, so an unchanged epoch means an unchanged key and costs one comparison; places that can change without a
+bump (lists, objects, variables, what a class holds) are compared at every call.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import itertools
 import random
 import types
 import weakref
-from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy
@@ -26,8 +26,9 @@ from ..nn.parameter import Parameter
 from ..tensor.device import Device
 from ..tensor.dtype import get_default_dtype
 from ..tensor.tensor import Tensor, storage_epoch, structure_epoch
-from .steps import has_hooks, memory
-from .trace import freeze
+from .guards import MAX_EFFECTS, MISSING, Place, can_change, identities, is_plain
+from .steps import alive, has_hooks, memory
+from .variables import variables_of
 
 if TYPE_CHECKING:
     from .log import Log
@@ -35,10 +36,8 @@ if TYPE_CHECKING:
 MAX_STATES = 256  # states of a module remembered
 
 _tokens = itertools.count(1)
-_MISSING = object()
 # Attributes of every Module that the key covers by itself, or that are no business of forward.
 _OWN = frozenset(Module().__dict__) | {"__dict__", "__class__"}
-_DEPTH = 3  # how far guards look into objects that attributes hold
 
 
 class State(NamedTuple):
@@ -50,49 +49,69 @@ class State(NamedTuple):
     settings: tuple = ()
 
 
-class CompiledModule:
-    """What `Module.compile()` leaves on the module as `_compiled`.
+class Compiled:
+    """What `Module.compile()` leaves on the module as `_compiled`; a function has a module that stands for it (jit.py).
 
-    programs: the sequences that hold a program, least recently used first; refused: state -> reason it runs eagerly.
+    programs: the sequences that hold a program, least recently used first; refused: state -> reason it runs eagerly;
+    device: that of the parameters and buffers, None where there are none; operands: the tensors at places that the call
+    takes as it takes its arguments; changed: places that the last recorded call changed.
     """
 
     def __init__(self, module: Module, options: CompileOptions):
         self._module = weakref.ref(module)
-        self.name = type(module).__name__
+        self.name = getattr(module, "__name__", type(module).__name__)
         self.token = next(_tokens)
         self.options = options
         self.refused: dict[Any, str] = {}
         self.programs: list[Any] = []
         self.evictions = 0
         self.has_hooks = False
-        self._places: dict[str, dict[tuple[int, str], weakref.ref]] = {"stable": {}, "changeable": {}, "inputs": {}}
+        self.device: Device | None = None
+        self.operands: list[Tensor] = []
+        self.changed: list[Place] = []
+        self._places: dict[str, dict[tuple[int, str], Place]] = {"stable": {}, "changeable": {}}
         self._found: dict[str, list] = {}
+        self._joined: dict[int, weakref.ref[Module]] = {}  # modules among arguments and at places
+        self._met: list[weakref.ref[Module]] = []
+        self._tensors: dict[int, weakref.ref[Tensor]] = {}  # those of the tree
         self._numbers: dict[tuple, int] = {}
         self._state = self._before = State()
         self._structure = self._number = -1
-        self._epoch = self._device_epoch = None
-        self._device: Any = None
+        self._epoch: Any = None
 
     # ---------------------------------------------------------------- the key
 
     def key(self) -> int:
-        """A small number for the state of the module: tree, modes, requires_grad, noted attributes, settings."""
+        """A small number for the state of the module: tree, modes, requires_grad, places, settings."""
         epoch, settings = (structure_epoch.value, storage_epoch.value), _settings()
-        if epoch == self._epoch and settings == self._state.settings and not self._places["changeable"]:
+        is_same, before = epoch == self._epoch and settings == self._state.settings, self._state
+        if is_same and not self._places["changeable"]:
             return self._number
-        state = self._state._replace(changeable=self._guards("changeable"), settings=settings)
+        if self._epoch is None:
+            self._prune()
+            self._scan()
         if epoch != self._epoch:
+            self._set_structure(tuple([place.guard(_never) for place in self._places["stable"].values()]))
             self._epoch = epoch
-            state = state._replace(tree=self._tree(), stable=self._guards("stable"))
-            self._structure = self._intern(state[:2])
-        return self._enter(state)
+        self.operands = []
+        changeable = tuple([place.guard(self._take) for place in self._places["changeable"].values()])
+        if changeable != before.changeable:
+            if self._join(changeable):
+                self._set_structure(self._state.stable)
+        elif is_same:
+            return self._number
+        self._state = self._state._replace(changeable=changeable, settings=settings)
+        return self._enter(before)
 
-    def _enter(self, state: State) -> int:
-        """The number of a state with the structure `_structure`."""
-        number = self._intern((self._structure, *state[2:]))
+    def _set_structure(self, stable: tuple) -> None:
+        self._state = self._state._replace(tree=self._tree(), stable=stable)
+        self._structure = self._intern(self._state[:2])
+
+    def _enter(self, before: State) -> int:
+        """The number of the state, which was another one before."""
+        number = self._intern((self._structure, *self._state[2:]))
         if number != self._number:
-            self._before, self._number = self._state, number
-        self._state = state
+            self._before, self._number = before, number
         return number
 
     def _intern(self, key: tuple) -> int:
@@ -104,54 +123,82 @@ class CompiledModule:
             number = self._numbers[key] = next(_tokens)
         return number
 
-    def _guards(self, kind: str) -> tuple:
-        return tuple([_guard(_read(ref(), key[1])) for key, ref in self._places[kind].items()])
+    def _take(self, tensor: Tensor) -> bool:
+        """Whether a tensor at a place is an operand; it is entered then."""
+        if not self._is_operand(tensor):
+            return False
+        self.operands.append(tensor)
+        return True
+
+    def _is_operand(self, tensor: Tensor) -> bool:
+        """Whether a tensor at a place is an operand: parameters and the tree's tensors are read by reference."""
+        known = self._tensors.get(id(tensor))
+        return not isinstance(tensor, Parameter) and (known is None or known() is not tensor)
 
     def _tree(self) -> tuple:
-        """What decides the structure of the trace; as a side effect, whether there are hooks."""
-        tree, self.has_hooks = [], False
+        """What decides the structure of the trace; as a side effect, its tensors, and whether there are hooks."""
+        tree, self.has_hooks, self.device = [], False, None
+        self._tensors = {}
         for m in self._modules():
             tensors = [(k, t) for k, t in m.__dict__.items() if isinstance(t, Tensor) and _is_state(m, k, t)]
             known = [(k, id(t), t.requires_grad, t._aval, t.device) for k, t in tensors]
             tree.append((id(m), m.training, tuple(known)))
             self.has_hooks |= _hook_count(m) > 0 or any(has_hooks(t) for _, t in tensors)
+            for _, t in tensors:
+                self.device = self.device or t.device
+                self._tensors[id(t)] = weakref.ref(t)
         return tuple(tree)
 
     def _modules(self) -> list[Module]:
-        return list(self._module().modules())
+        """The modules of the tree, and those below what stands at places and came as arguments."""
+        roots = [self._module(), *alive(list(self._joined.values()))]
+        return list({id(m): m for root in roots for m in root.modules()}.values())
 
-    @property
-    def device(self) -> Device | None:
-        """The device of the module's parameters and buffers; None where it has none."""
-        epoch = storage_epoch.value, structure_epoch.value
-        if self._device_epoch != epoch:
-            tensor = next(itertools.chain(self._module().parameters(), self._module().buffers()), None)
-            self._device, self._device_epoch = None if tensor is None else tensor.device, epoch
-        return self._device
+    def _join(self, guards: tuple) -> bool:
+        """Take modules that guards know into the tree; whether there were new ones."""
+        return sum(self.join(x) for x in identities(guards) if isinstance(x, Module)) > 0
 
-    def tensor_inputs(self) -> list[Tensor | None]:
-        """The tensors in attributes that forward reads as it reads its arguments."""
-        if not self._places["inputs"]:
-            return []
-        values = [_read(ref(), key[1]) for key, ref in self._places["inputs"].items()]
-        return [v if isinstance(v, Tensor) else None for v in values]
+    def join(self, module: Module) -> bool:
+        """Take a module into the tree: its state is part of the key. False where it was there."""
+        known = self._joined.get(id(module))
+        if known is not None and known() is module:
+            return False
+        self._joined[id(module)] = weakref.ref(module)
+        self._epoch = self._epoch and ()
+        return True
 
     def changing_guard(self) -> str:
         """Names what differed between the last two states of the module, for a warning."""
         old, new = self._before, self._state
         for kind, before, after in (("stable", old.stable, new.stable), ("changeable", old.changeable, new.changeable)):
-            for key, x, y in zip(self._places[kind], before, after):
+            for place, x, y in zip(self._places[kind].values(), before, after):
                 if x != y:
-                    return self._name_of(key)
+                    return self._label(place)
         if old.tree and old.tree != new.tree:
             return "train/eval mode, requires_grad or the parameters"
         return "shapes or values of the arguments, or what follows the call"
 
-    def _name_of(self, key: tuple[int, str]) -> str:
-        names = {id(m): path for path, m in self._module().named_modules()}
-        return f"the attribute {'.'.join(filter(None, [names.get(key[0], ''), key[1]]))!r}"
+    def _label(self, place: Place) -> str:
+        return place.label({id(m): path for path, m in self._module().named_modules()})
 
     # ---------------------------------------------------------------- while a call is recorded
+
+    def _scan(self) -> None:
+        """Enter the variables that the functions of the tree read."""
+        self._found = {"stable": [], "changeable": []}
+        for key, place in variables_of([m.forward for m in self._modules()]).items():
+            self._add("changeable", key, place)
+
+    def _prune(self) -> None:
+        """Forget the places of objects that are gone."""
+        for places in self._places.values():
+            for key in [key for key, place in places.items() if place.owner() is None]:
+                del places[key]
+
+    def _add(self, kind: str, key: tuple[int, str], place: Place) -> None:
+        if not any(key in places for places in self._places.values()):
+            self._places[kind][key] = place
+            self._found[kind].append(place.guard(self._take))
 
     @contextlib.contextmanager
     def noting(self, log: Log):
@@ -159,7 +206,8 @@ class CompiledModule:
         modules = self._modules()
         classes = [type(m) for m in modules]
         by_id = {id(m): m for m in modules}
-        self._found = {"stable": [], "changeable": [], "inputs": []}
+        self.operands, self._met = [], []
+        self._scan()
         for m, cls in zip(modules, classes, strict=True):
             object.__setattr__(m, "__class__", _noting_class(cls, self, by_id, log))
         try:
@@ -170,53 +218,95 @@ class CompiledModule:
 
     def note(self, module: Module, name: str, value, log: Log) -> None:
         """Forward read an attribute that is neither parameter, buffer nor sub-module."""
-        key, kind = (id(module), name), "stable"
+        kind = "changeable"
         if isinstance(value, Tensor):
             if _is_made_in(value, log) or _is_state(module, name, value):
                 return
-            kind = "inputs"
-        elif name not in module.__dict__ and value is not _MISSING:
-            if not _is_plain(value) or hasattr(inspect.getattr_static(type(module), name, None), "__get__"):
+        elif name not in module.__dict__ and value is not MISSING:
+            if not is_plain(value) or hasattr(inspect.getattr_static(type(module), name, None), "__get__"):
                 return
-            kind = "changeable"
-        elif _can_change(value):
-            kind = "changeable"
-        if not any(key in places for places in self._places.values()):
-            self._places[kind][key] = weakref.ref(module)
-            self._found[kind].append(_guard(value))
+        elif not can_change(value):
+            kind = "stable"
+        self._add(kind, (id(module), name), Place(module, name))
 
-    def recorded_key(self) -> int:
-        """The key that the call just recorded would have had, had all it reads been known before."""
-        state, found = self._state, self._found
+    def met(self, module: Module) -> None:
+        """A module is called while this is recorded."""
+        if all(m is not module for m in self._modules()):
+            self._met.append(weakref.ref(module))
+
+    def recorded_key(self, replayed: set[tuple[int, str]]) -> int:
+        """The key that the call just recorded would have had, had all it reads been known before.
+
+        replayed: the attributes that a replay sets as this call did.
+        """
+        before, found = self._state, self._found
         if found["stable"] or found["changeable"]:
             self._epoch = None
-            state = state._replace(
-                stable=state.stable + tuple(found["stable"]), changeable=state.changeable + tuple(found["changeable"])
-            )
-            self._structure = self._intern(state[:2])
-        return self._enter(state)
+            self._join((*found["stable"], *found["changeable"]))
+            self._state = before._replace(changeable=before.changeable + tuple(found["changeable"]))
+            self._set_structure(before.stable + tuple(found["stable"]))
+        self.changed = self._effects(replayed)
+        return self._enter(before)
+
+    def undeclared(self, captured: list[tuple[int, Tensor]]) -> tuple[int | None, str] | None:
+        """What the call just recorded used, though no key knows which it is: a captured value, or what is at no place."""
+        known = {id(x) for x in identities((*self._state.stable, *self._state.changeable))}
+        known |= {id(t) for t in self.operands}
+        arrays = {id(memory(t)) for t in alive(list(self._tensors.values()))}
+        for value, tensor in captured:
+            if id(tensor) not in known and id(memory(tensor)) not in arrays:
+                return value, f"a tensor {tensor._aval}"
+        strays = [m for m in alive(self._met) if id(m) not in self._joined]
+        return (None, type(strays[0]).__name__) if strays else None
+
+    def _effects(self, replayed: set[tuple[int, str]]) -> list[Place]:
+        """The places that the call just recorded changed. One that each of the last recordings changed is no guard from
+        now on: the body has to run at every call.
+        """
+        changed, guards = [], list(self._state.changeable)
+        for i, (key, place) in enumerate(self._places["changeable"].items()):
+            if place.effects >= MAX_EFFECTS or key in replayed:
+                continue
+            if place.guard(self._is_operand) == guards[i]:
+                place.effects = 0
+                continue
+            place.effects += 1
+            changed.append(place)
+            if place.effects >= MAX_EFFECTS:
+                guards[i] = None
+        self._state = self._state._replace(changeable=tuple(guards))
+        return changed
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether a replay would lack what the call just recorded changed, or what calls keep changing."""
+        return any(place.effects for place in self._places["changeable"].values())
+
+    def lasting_effect(self) -> str:
+        """The place that is no guard any more since the call just recorded, in words."""
+        return next((self._label(place) for place in self.changed if place.effects >= MAX_EFFECTS), "")
 
     @property
     def has_new_inputs(self) -> bool:
-        """Whether the call just recorded read tensors in attributes that the next one will bring in as operands."""
-        return bool(self._found["inputs"])
+        """Whether the call just recorded read tensors at places that the next one will bring in as operands."""
+        return bool(self.operands)
 
     def attributes(self) -> dict[int, dict[str, Any]]:
         """What the modules hold, to be compared later."""
         return {id(m): dict(m.__dict__) for m in self._modules()}
 
-    def changed_attributes(self, before: dict[int, dict[str, Any]]) -> list[tuple[Module, str, Any]]:
+    def changed_attributes(self, before: dict[int, dict[str, Any]]) -> list[tuple[Module, str]]:
         """The attributes that were set since `before` (not modules and parameters)."""
         changed = []
         for m in self._modules():
             old = before.get(id(m), {})
             for name, value in m.__dict__.items():
-                if name not in _OWN and old.get(name, _MISSING) is not value and not isinstance(value, Module):
-                    changed.append((m, name, value))
+                if name not in _OWN and old.get(name, MISSING) is not value and not isinstance(value, Module):
+                    changed.append((m, name))
         return changed
 
 
-def _noting_class(cls: type, compiled: CompiledModule, modules: dict[int, Module], log: Log) -> type:
+def _noting_class(cls: type, compiled: Compiled, modules: dict[int, Module], log: Log) -> type:
     """A subclass whose instances report the reads of their attributes."""
 
     def __getattribute__(self, name):
@@ -225,7 +315,7 @@ def _noting_class(cls: type, compiled: CompiledModule, modules: dict[int, Module
         try:
             value = super(noting, self).__getattribute__(name)
         except AttributeError:
-            compiled.note(self, name, _MISSING, log)
+            compiled.note(self, name, MISSING, log)
             raise
         if not isinstance(value, Module) and not isinstance(value, types.MethodType):
             compiled.note(self, name, value, log)
@@ -235,9 +325,8 @@ def _noting_class(cls: type, compiled: CompiledModule, modules: dict[int, Module
     return noting
 
 
-def _read(module: Module | None, name: str):
-    """An attribute as forward would read it."""
-    return _MISSING if module is None else getattr(module, name, _MISSING)
+def _never(tensor: Tensor) -> bool:
+    return False
 
 
 def _is_state(module: Module, name: str, value: Tensor) -> bool:
@@ -256,59 +345,6 @@ def _hook_count(module: Module) -> int:
         len(module.__dict__[table])
         for table in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     )
-
-
-def _is_plain(value) -> bool:
-    return value is None or isinstance(value, (bool, int, float, str, bytes, list, tuple, dict, set, frozenset))
-
-
-def _can_change(value) -> bool:
-    """Whether what a value means for forward can change without the attribute being set again."""
-    if value is None or isinstance(value, (bool, int, float, str, bytes, type)) or callable(value):
-        return False
-    if isinstance(value, (tuple, frozenset)):
-        return any(_can_change(v) for v in value)
-    if is_dataclass(value) and value.__dataclass_params__.frozen:  # pyright: ignore[reportAttributeAccessIssue] (no stub has it)
-        return any(_can_change(v) for v in vars(value).values()) if hasattr(value, "__dict__") else False
-    return isinstance(value, (list, dict, set, numpy.ndarray)) or hasattr(value, "__dict__")
-
-
-def _guard(value, depth: int = 0) -> Any:
-    """A hashable stand-in for an attribute's value: equal stand-ins mean that forward would do the same."""
-    kind = type(value)
-    if value is None or isinstance(value, (bool, int, float, str, bytes)):
-        return kind, freeze(value)
-    if isinstance(value, (list, tuple)):
-        return kind, tuple([_guard(v, depth) for v in value])
-    if isinstance(value, (set, frozenset)):
-        return kind, frozenset([_guard(v, depth) for v in value])
-    if isinstance(value, dict):
-        return kind, tuple([(_guard(k, depth), _guard(v, depth)) for k, v in value.items()])
-    if isinstance(value, numpy.ndarray):
-        return kind, value.shape, value.dtype.str, value.tobytes()
-    if (
-        isinstance(value, (Module, Tensor, type))
-        or callable(value)
-        or depth == _DEPTH
-        or not hasattr(value, "__dict__")
-    ):
-        return _Identity(value)
-    return _Identity(value), tuple([(k, _guard(v, depth + 1)) for k, v in vars(value).items()])
-
-
-class _Identity:
-    """Equal only to itself; keeps its object alive, so that no other can take its place."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value):
-        self.value = value
-
-    def __eq__(self, other) -> bool:
-        return isinstance(other, _Identity) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
 
 
 def _settings() -> tuple:

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from .log import Log
 
 
-def operand_key(log: Log, tree):
+def operand_key(log: Log, tree, modules: bool = False):
     """A hashable description of an event's arguments, with tensors as references into the log.
+
+    modules: whether modules may be among them, of which the rest of the event's key tells the state.
 
     Errors: TypeError for a leaf whose value could not be compared at the next call.
     """
@@ -24,6 +26,8 @@ def operand_key(log: Log, tree):
     def leaf(value, kind):
         if isinstance(value, Tensor):
             return log.ref(value)
+        if modules and isinstance(value, Module):
+            return kind, id(value)
         if not _is_value(value, kind):
             raise TypeError(
                 message(

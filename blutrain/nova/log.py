@@ -21,7 +21,7 @@ from .steps import Handle, Leaf, Step, alive, map_tree, memory, runtime_scalar
 from .trace import Location
 
 if TYPE_CHECKING:
-    from .compiled import CompiledModule
+    from .compiled import Compiled
 
 _TENSOR = object()  # marks a tensor in a key: equal to nothing that user code can pass
 
@@ -36,7 +36,7 @@ class Log(EventRecording):
     tape of its own -> leaf in its place; marked: real tensors that an event writes, pending until the flush.
     """
 
-    owner: CompiledModule | None = None
+    owner: Compiled | None = None
     current: Step | None = None
     taped = True
     calls = next = 0

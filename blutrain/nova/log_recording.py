@@ -27,7 +27,7 @@ from .steps import (
 from .trace import Constant, Location, Node
 
 if TYPE_CHECKING:
-    from .compiled import CompiledModule
+    from .compiled import Compiled
     from .slots import GradSlots
 
 
@@ -35,7 +35,7 @@ class EventRecording:
     """Base of Log; what stands here needs the rest of it."""
 
     if TYPE_CHECKING:
-        owner: CompiledModule | None
+        owner: Compiled | None
         slots: GradSlots
         steps: list[Step]
         position: Step
@@ -93,7 +93,8 @@ class EventRecording:
             step.result = self.freeze_result(result)
             self._name_gradients(step)
             known = self.position.known_child(step)
-            if known is None and step.key[0] == "call" and step.key in self.position.children:
+            is_new = known is None and step.key[0] == "call" and not step.has_effects
+            if is_new and step.key in self.position.children:
                 self._warn_unstable(self.position.children[step.key][0], step)
         except BaseException as error:
             self._undo(before, handles, error)

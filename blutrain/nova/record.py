@@ -1,8 +1,8 @@
 """The recorder: fills dispatch's slot and turns what user code does into events of the log.
 
-Each public method here, in record_calls.py and in record_gradients.py is one entry of the recorder's contract in tensor/dispatch.py. An
-event is either replayed (its step is known: results become pending tensors, no user code runs) or recorded (user code
-runs on pending tensors). execute.py executes what is pending.
+Each public method here and in record_calls, record_gradients and record_updates is one entry of the recorder's contract in
+tensor/dispatch.py. An event is either replayed (its step is known: results become pending tensors, no user code runs) or
+recorded (user code runs on pending tensors). execute.py executes what is pending.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .log import Log
 from .program import settle
 from .record_calls import CallEvents
 from .record_gradients import GradientEvents
+from .record_updates import UpdateEvents
 from .refuse import refuse
 from .slots import GradSlots
 from .steps import FunctionCall, Leaf, RuntimeInt, Step, Writes, map_tree, memory
@@ -31,11 +32,12 @@ from .trace import Location, freeze
 MAX_EVENTS = 1000  # a loop that neither reads nor steps must not pile up pending events for ever
 
 
-class Recorder(CallEvents, GradientEvents):
+class Recorder(CallEvents, GradientEvents, UpdateEvents):
     """One per process; installed by the first `Module.compile()`."""
 
     def __init__(self):
         self.log: Log | None = None
+        self.head: Any = None  # the compiled module or function whose call is being recorded
         self.root = Step(("root",), None)
         self.slots = GradSlots()
         self.location: tuple[str, int] | None = None

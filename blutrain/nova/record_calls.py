@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import config
 from ..errors import user_location
+from ..nn.module import Module
 from ..tensor import dispatch
 from ..tensor.device import Device, cpu
 from ..tensor.tensor import Tensor
-from .compiled import CompiledModule, random_state
+from .compiled import Compiled, random_state
 from .escapes import find_escape
 from .keys import operand_key, plain_operands
 from .log import Log
@@ -23,11 +24,12 @@ MAX_CALLS = 32  # a loop that neither reads nor steps must not make a program of
 
 
 class CallEvents:
-    """The part of the Recorder that this file holds; the other parts are in record.py and record_gradients.py."""
+    """The part of the Recorder that this file holds; the other parts are in record.py."""
 
     if TYPE_CHECKING:
         log: Log | None
         recording: bool
+        head: Compiled | None
 
         def flush(self) -> None: ...
         def refuse(self, reason: str, *, location: Location | None = None, detail: str = "") -> None: ...
@@ -40,20 +42,26 @@ class CallEvents:
 
     def module_call(self, module, args: tuple, kwargs: dict):
         """A call of a module: NotImplemented where it is not compiled (or cannot be replayed), else its result."""
-        compiled: CompiledModule | None = module._compiled
-        if compiled is None or self.recording or _wants_eager():
+        if self.recording:
+            if self.head is not None:
+                self.head.met(module)
+            return NotImplemented
+        compiled: Compiled | None = module._compiled
+        if compiled is None or _wants_eager():
             return NotImplemented
         self._check_thread()
         if self.log is not None and (self.log.has_backward or self.log.calls >= MAX_CALLS):
             self.flush()
         grad = dispatch.tape.enabled()
+        if kwargs or not all(isinstance(x, Tensor) for x in args):
+            map_tree((args, kwargs), Module, compiled.join)
         state = compiled.key(), grad
         reason = compiled.refused.get(state)
         if reason is None and compiled.has_hooks:
             reason = self._refuse_call(compiled, state, "hooks")
         if reason is not None:
             return NotImplemented
-        inputs = args, kwargs, compiled.tensor_inputs()
+        inputs = args, kwargs, compiled.operands
         is_first = self.log is None or not self.log.steps
         plain = plain_operands(args) if is_first and not kwargs and not inputs[2] else None
         if plain is None:
@@ -74,7 +82,7 @@ class CallEvents:
             self.flush()
         return result
 
-    def _device_of_call(self, compiled: CompiledModule, tensors: Sequence[Tensor]) -> Device | None:
+    def _device_of_call(self, compiled: Compiled, tensors: Sequence[Tensor]) -> Device | None:
         """The device of a module's state and arguments; None, and the call runs eagerly, where they are on several."""
         device = compiled.device or (tensors[0].device if tensors else cpu)
         for tensor in tensors:
@@ -86,11 +94,11 @@ class CallEvents:
             self.flush()
         return device
 
-    def _call_key(self, log: Log, compiled: CompiledModule, state, inputs: tuple) -> tuple | None:
+    def _call_key(self, log: Log, compiled: Compiled, state, inputs: tuple) -> tuple | None:
         """The key of a call; None for one that has to run eagerly."""
         log.fresh, reason, detail = {}, "hooks", ""
         try:
-            key = ("call", compiled.token, state, operand_key(log, inputs))
+            key = ("call", compiled.token, state, operand_key(log, inputs, modules=True))
             if not any(has_hooks(t) for t in log.fresh.values()):
                 return key
         except TypeError as error:
@@ -100,33 +108,53 @@ class CallEvents:
         return None
 
     def _record_call(self, log: Log, module, inputs: tuple, state):
-        compiled: CompiledModule = module._compiled
+        compiled: Compiled = module._compiled
         before, attributes = random_state(), compiled.attributes()
         map_tree(inputs, Tensor, log.gate)
-        with compiled.noting(log), self._body():
-            boxed = [module._call_eager(*inputs[0], **inputs[1])]  # in a list, so that references to it can be counted
+        self.head = compiled
+        try:
+            with compiled.noting(log), self._body():
+                # in a list, so that references to it can be counted
+                boxed = [module._call_eager(*inputs[0], **inputs[1])]
+        finally:
+            self.head = None
+        changed = compiled.changed_attributes(attributes)
         if log.refused is None and random_state() != before:
             self.refuse("python_random")
         if log.refused is None:
-            self._note_attributes(log, compiled, attributes)
+            # what forward set as module attributes is set again at replay; tensors among it are outputs of the call
+            for m, name in changed:
+                log.current.attributes.append((weakref.ref(m), name, log.freeze_result(m.__dict__[name])))
             node = find_escape(log, boxed)
             if node is not None:
                 self.refuse("escapes", location=node.location, detail=f"a result of {node.prim.name}")
-        state = compiled.recorded_key(), state[1]
+        state = compiled.recorded_key({(id(m), name) for m, name in changed}), state[1]
+        if log.refused is None:
+            self._refuse_undeclared(log, compiled)
         if log.refused is not None:
             compiled.refused[state] = log.refused[0]
         else:
             log.current.key = (*log.current.key[:2], state, *log.current.key[3:])
             log.current.is_provisional = compiled.has_new_inputs
+            log.current.has_effects = compiled.has_effects
+            if effect := compiled.lasting_effect():
+                refuse("effects", Location(*user_location()), strict=compiled.options.strict, detail=effect)
         return boxed[0]
 
-    @staticmethod
-    def _note_attributes(log: Log, compiled: CompiledModule, before: dict) -> None:
-        """What forward set as module attributes is set again at replay; tensors among it are outputs of the call."""
-        for m, name, value in compiled.changed_attributes(before):
-            log.current.attributes.append((weakref.ref(m), name, log.freeze_result(value)))
+    def _refuse_undeclared(self, log: Log, compiled: Compiled) -> None:
+        """Refuse a call that used a tensor or module of which no key knows which it is."""
+        found = compiled.undeclared(log.current.captured)
+        if found is not None:
+            value, detail = found
+            node = next((node for node in log.current.nodes if value in node.operands), None)
+            self.refuse("undeclared", location=node.location if node is not None else None, detail=detail)
 
-    def _refuse_call(self, compiled: CompiledModule, state, reason: str, detail: str = "") -> str:
+    def refuse_training(self) -> None:
+        """Refuse a call whose body has to do with gradient slots: a replay would not touch them."""
+        if self.recording and self.head is not None:
+            self.refuse("training")
+
+    def _refuse_call(self, compiled: Compiled, state, reason: str, detail: str = "") -> str:
         refuse(reason, Location(*user_location()), strict=compiled.options.strict, detail=detail)
         compiled.refused[state] = reason
         return reason

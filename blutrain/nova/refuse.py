@@ -23,6 +23,9 @@ REASONS = {
     "unsupported": "nova cannot compile an operation of the step",
     "device": "nova generates no code for this device",
     "devices": "the call's tensors are on several devices",
+    "undeclared": "forward uses what is found neither in its arguments, attributes nor variables; a function has `state` for it",
+    "effects": "forward keeps changing a Python object, so its body runs at every step",
+    "training": "gradients are computed into p.grad, or used by an optimizer, inside of what is compiled; do that after the call",
     "argument": "an argument of the call is neither a tensor nor a hashable Python value",
 }
 

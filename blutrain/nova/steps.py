@@ -153,7 +153,8 @@ class Step:
     gradients, id of the leaf -> (leaf, value), input_grads: those of leaves that were brought in, as (leaf, value);
     freed: roots of graphs that a backward used up; attributes: (module, name, tree) set by forward; boundary: (value,
     gradient) where backward reached an eager tape; buckets, consumed: of an optimizer's step; verified: recorded the
-    same twice; is_provisional: the key is not yet that of later calls. Of events that may come next: leaves of a
+    same twice; is_provisional: the key is not yet that of later calls; has_effects: the body changed what a replay would
+    not. Of events that may come next: leaves of a
     backward, rests: parameters of an optimizer (its id) without a pending gradient, clipped: those of a list (their ids)
     with one. outcomes: what a flush here has to give, for what was held; wrote: what the sequence that ends here
     writes.
@@ -188,6 +189,7 @@ class Step:
     consumed: Any = None
     verified: bool = False
     is_provisional: bool = False
+    has_effects: bool = False
     children: dict[tuple, list[Step]] = field(default_factory=dict)
     leaves: dict[tuple, Leaves] = field(default_factory=dict)
     rests: dict[int, tuple[tuple, list[Tensor]]] = field(default_factory=dict)
@@ -289,11 +291,11 @@ class Step:
             step = step.parent
 
     def known_child(self, step: Step) -> Step | None:
-        """The child that recorded the same as `step` before; it is verified by that."""
+        """The child that recorded the same as `step` before; it is verified by that, if it only computes."""
         digest = step.digest()
         for other in self.children.get(step.key, ()):
             if other.digest() == digest:
-                other.verified = True
+                other.verified = not step.has_effects
                 return other
         return None
 

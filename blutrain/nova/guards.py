@@ -1,0 +1,142 @@
+"""Guards: what a call reads besides its arguments, and stand-ins for the values that can be compared at the next call.
+
+A place is an attribute of a module or object, or a variable of a function (variables.py). Its guard is a hashable form of
+what stands there: equal guards mean that the call would do the same. Tensors in it are operands of the call, as arguments
+are, or are read by reference and guarded by their identity.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
+from typing import Any
+
+import numpy
+
+from ..nn.module import Module
+from ..tensor.tensor import Tensor
+from .trace import freeze
+
+MISSING = object()
+_NEVER = object()  # no value of anything
+OPERAND = "operand"  # stands in a guard for a tensor that the call takes as it takes its arguments
+MAX_EFFECTS = 3  # recordings that change what stands at a place; beyond, the body runs at every call
+_DEPTH = 3  # how far guards look into objects
+
+
+class Place:
+    """Where a call reads something: attribute `name` of an object, which is not kept alive for it.
+
+    is_shallow: only which object stands there matters. effects: how many recordings one after another changed what stands
+    there.
+    """
+
+    __slots__ = ("_guard", "_value", "effects", "is_shallow", "name", "owner")
+
+    def __init__(self, owner, name: str):
+        self.owner, self.name = weak(owner), name
+        self.is_shallow, self.effects = False, 0
+        self._value: Callable[[], Any] = lambda: _NEVER
+        self._guard: Any = None
+
+    def read(self):
+        """What stands there now, as code would read it."""
+        owner = self.owner()
+        return MISSING if owner is None else getattr(owner, self.name, MISSING)
+
+    def guard(self, take: Callable[[Tensor], bool]) -> Any:
+        """The guard of what stands there. take(tensor): whether it becomes an operand."""
+        if self.effects >= MAX_EFFECTS:
+            return None
+        value = self.read()
+        if value is self._value() and value is not None:  # (what is gone gives None)
+            return self._guard
+        result = Identity(value) if self.is_shallow else guard(value, take)
+        if self.is_shallow or not can_change(value):
+            self._value, self._guard = weak(value), result
+        return result
+
+    def label(self, names: dict[int, str]) -> str:
+        """The place in words; names: paths of modules by id."""
+        return f"the attribute {'.'.join(filter(None, [names.get(id(self.owner()), ''), self.name]))!r}"
+
+
+def weak(value) -> Callable[[], Any]:
+    """A reference that does not keep the value alive, where that is possible."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
+
+
+def is_plain(value) -> bool:
+    return value is None or isinstance(value, (bool, int, float, str, bytes, list, tuple, dict, set, frozenset))
+
+
+def can_change(value) -> bool:
+    """Whether what a value means for a call can change without another one being put in its place."""
+    if value is None or isinstance(value, (bool, int, float, str, bytes, type, types.ModuleType)):
+        return False
+    if isinstance(value, Tensor):
+        return True
+    if isinstance(value, (tuple, frozenset)):
+        return any(can_change(v) for v in value)
+    if callable(value):
+        return False
+    if is_dataclass(value) and value.__dataclass_params__.frozen:  # pyright: ignore[reportAttributeAccessIssue] (no stub has it)
+        return any(can_change(v) for v in vars(value).values()) if hasattr(value, "__dict__") else False
+    return isinstance(value, (list, dict, set, numpy.ndarray)) or hasattr(value, "__dict__")
+
+
+def guard(value, take: Callable[[Tensor], bool] = lambda tensor: False, depth: int = 0) -> Any:
+    """A hashable stand-in for a value. Only tensors in containers may be taken, not those in objects."""
+    kind = type(value)
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return kind, freeze(value)
+    if isinstance(value, Tensor):
+        if depth == 0 and take(value):
+            return OPERAND
+        return Identity(value), value.requires_grad, value._aval, value.device
+    if isinstance(value, (list, tuple)):
+        return kind, tuple([guard(v, take, depth) for v in value])
+    if isinstance(value, (set, frozenset)):
+        return kind, frozenset([guard(v, take, 1) for v in value])
+    if isinstance(value, dict):
+        return kind, tuple([(guard(k, take, 1), guard(v, take, depth)) for k, v in value.items()])
+    if isinstance(value, numpy.ndarray):
+        return kind, value.shape, value.dtype.str, value.tobytes()
+    if isinstance(value, types.MethodType):  # another object each time it is read
+        return Identity(value.__func__), Identity(value.__self__)
+    is_one = isinstance(value, (Module, type, types.ModuleType)) or callable(value)
+    if is_one or depth == _DEPTH or not hasattr(value, "__dict__"):
+        return Identity(value)
+    return Identity(value), tuple([(k, guard(v, take, depth + 1)) for k, v in vars(value).items()])
+
+
+def identities(guarded) -> Iterator[Any]:
+    """The objects that a guard knows by identity."""
+    if isinstance(guarded, Identity):
+        yield guarded.value()
+    elif isinstance(guarded, (tuple, frozenset)):
+        for part in guarded:
+            yield from identities(part)
+
+
+class Identity:
+    """Equal only to itself while its object lives, to nothing after that (another object may have the id then)."""
+
+    __slots__ = ("_hash", "value")
+
+    def __init__(self, value):
+        self.value, self._hash = weak(value), id(value)
+
+    def __eq__(self, other) -> bool:
+        if self is other:
+            return True
+        mine = self.value()
+        return isinstance(other, Identity) and mine is not None and mine is other.value()
+
+    def __hash__(self) -> int:
+        return self._hash
