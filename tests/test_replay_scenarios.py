@@ -12,8 +12,9 @@ from replay_memory import MEMORY
 from replay_optimizers import OPTIMIZERS
 from replay_support import check
 from replay_tapes import TAPES
+from replay_variables import VARIABLES
 
-SCENARIOS = {**GRADIENTS, **ATTRIBUTES, **MEMORY, **OPTIMIZERS, **TAPES}
+SCENARIOS = {**GRADIENTS, **ATTRIBUTES, **MEMORY, **OPTIMIZERS, **TAPES, **VARIABLES}
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))

@@ -26,7 +26,7 @@ from ..nn.parameter import Parameter
 from ..tensor.device import Device
 from ..tensor.dtype import get_default_dtype
 from ..tensor.tensor import Tensor, storage_epoch, structure_epoch
-from .guards import MAX_EFFECTS, MISSING, Place, can_change, identities, is_plain
+from .guards import MAX_EFFECTS, MISSING, Identity, Place, can_change, identities, is_plain
 from .steps import alive, has_hooks, memory
 from .variables import variables_of
 
@@ -74,6 +74,8 @@ class Compiled:
         self._joined: dict[int, weakref.ref[Module]] = {}  # modules among arguments and at places
         self._met: list[weakref.ref[Module]] = []
         self._tensors: dict[int, weakref.ref[Tensor]] = {}  # those of the tree
+        self._classes: list[type] = []
+        self._forwards: list[Any] = []
         self._numbers: dict[tuple, int] = {}
         self._state = self._before = State()
         self._structure = self._number = -1
@@ -84,13 +86,14 @@ class Compiled:
     def key(self) -> int:
         """A small number for the state of the module: tree, modes, requires_grad, places, settings."""
         epoch, settings = (structure_epoch.value, storage_epoch.value), _settings()
-        is_same, before = epoch == self._epoch and settings == self._state.settings, self._state
+        before, forwards = self._state, [cls.forward for cls in self._classes]
+        is_same = epoch == self._epoch and forwards == self._forwards and settings == before.settings
         if is_same and not self._places["changeable"]:
             return self._number
         if self._epoch is None:
             self._prune()
             self._scan()
-        if epoch != self._epoch:
+        if epoch != self._epoch or forwards != self._forwards:
             self._set_structure(tuple([place.guard(_never) for place in self._places["stable"].values()]))
             self._epoch = epoch
         self.operands = []
@@ -139,10 +142,13 @@ class Compiled:
         """What decides the structure of the trace; as a side effect, its tensors, and whether there are hooks."""
         tree, self.has_hooks, self.device = [], False, None
         self._tensors = {}
-        for m in self._modules():
+        modules = self._modules()
+        self._classes = list({type(m): None for m in modules})
+        self._forwards = [cls.forward for cls in self._classes]
+        for m in modules:
             tensors = [(k, t) for k, t in m.__dict__.items() if isinstance(t, Tensor) and _is_state(m, k, t)]
             known = [(k, id(t), t.requires_grad, t._aval, t.device) for k, t in tensors]
-            tree.append((id(m), m.training, tuple(known)))
+            tree.append((id(m), m.training, Identity(m.__dict__.get("forward", type(m).forward)), tuple(known)))
             self.has_hooks |= _hook_count(m) > 0 or any(has_hooks(t) for _, t in tensors)
             for _, t in tensors:
                 self.device = self.device or t.device
