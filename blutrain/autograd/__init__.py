@@ -93,10 +93,10 @@ def backward(
     roots = _tensors("backward", tensors)
     grads = _gradients("backward", roots, grad_tensors)
     retain_graph = create_graph if retain_graph is None else retain_graph
-    if dispatch.recorder is not None and inputs is None:
-        if dispatch.recorder.backward(roots, grads, retain_graph, create_graph) is not NotImplemented:
-            return
     inputs = None if inputs is None else _tensors("backward", inputs)
+    if dispatch.recorder is not None:
+        if dispatch.recorder.backward(roots, grads, retain_graph, create_graph, inputs) is not NotImplemented:
+            return
     engine.run_backward(roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=inputs)
 
 

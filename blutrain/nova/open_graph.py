@@ -36,7 +36,7 @@ class OpenGraph:
         self._live = log.live
         self.kept: dict[int, Tensor] = {}
         self.scalars: dict[int, float | int] = {}
-        self.externals: dict[int, Tensor] = {}
+        self.externals = dict(log.externals) if values.is_open else _edges_of(log.externals)
         if values.is_open:
             self.has_boundary = bool(log.proxies) or any(t.grad_fn is not None for t in log.externals.values())
             self.clock -= any(v in step.updates for step in log.steps for v in values.kept)
@@ -44,7 +44,7 @@ class OpenGraph:
         log.deferred.make = self.open  # the held tensors have it
 
     def _keep(self, log: Log, results: dict[int, Any], values: OpenValues) -> None:
-        self.externals, numbers = dict(log.externals), log.scalar_values()
+        numbers = log.scalar_values()
         for v in values.kept:
             if v in numbers:
                 self.scalars[v] = numbers[v]
@@ -99,7 +99,7 @@ class OpenGraph:
         self.used += self._values_of(roots)
         left = self._open_values(frozenset(v for v, tensors in self.held.items() if tensors))
         self.kept = {v: t for v, t in self.kept.items() if v in left.kept}
-        self.externals = self.externals if left.is_open else {}
+        self.externals = self.externals if left.is_open else _edges_of(self.externals)
 
     def _values_of(self, roots: list[Tensor]) -> tuple[int, ...]:
         return tuple([next(v for v, tensors in self.held.items() if any(t is r for t in tensors)) for r in roots])
@@ -140,6 +140,22 @@ def _not_kept() -> Handle:
     handle = Handle(None, -1)
     handle.error = RuntimeError("a value of a replayed step that was not kept is read")
     return handle
+
+
+def _edges_of(externals: dict[int, Tensor]) -> dict[int, Tensor]:
+    """What stands for outside tensors in a graph that was used up: leaves, and places on a tape without their memory.
+
+    Whoever walks the graph again finds that it was freed, as in eager mode, rather than that it led nowhere.
+    """
+    edges = {}
+    for value, tensor in externals.items():
+        if tensor._requires_grad:
+            edges[value] = tensor
+            if tensor.grad_fn is not None and not isinstance(tensor.grad_fn, dispatch.tape.deferred):
+                edges[value] = place = Tensor._make_pending(tensor._aval, tensor.device, _not_kept())
+                node = dispatch.tape.node_of(tensor)
+                place._requires_grad, place.grad_fn, place._index = True, node, tensor._index
+    return edges
 
 
 def graph_of(roots: list[Tensor]) -> OpenGraph | None:

@@ -33,10 +33,16 @@ class GradientEvents:
 
     # ---------------------------------------------------------------- backward
 
-    def backward(self, roots: list[Tensor], grads: list[Tensor | None], retain_graph: bool, create_graph: bool):
-        """loss.backward() on pending roots, or on what a replayed sequence left: NotImplemented for any other."""
+    def backward(self, roots: list[Tensor], grads: list[Tensor | None], retain_graph: bool, create_graph: bool, inputs):
+        """loss.backward() on pending roots, or on what a replayed sequence left: NotImplemented for any other, and for some
+        inputs only, which may lie behind an outside tensor.
+        """
         self.refuse_training()
         log = self._log_of(roots)
+        if inputs is not None:
+            if log is not None:
+                self.flush()
+            return NotImplemented
         graph = None if log is not None or self.recording or retain_graph or create_graph else _replayable_graph(roots)
         if log is None:
             return NotImplemented if graph is None else self._backward_of_graph(graph, roots, grads)

@@ -22,11 +22,12 @@ from .tensor import Tensor, aval_of
 #   recording: bool                                 true while the body of a compiled module runs
 #   primitive(prim, operands, attrs) -> Tensor | tuple   record instead of executing
 #   module_call(module, args, kwargs) -> result | NotImplemented
-#   backward(roots, grads, retain_graph, create_graph) / grad(...) -> result | NotImplemented
+#   backward(roots, grads, retain_graph, create_graph, inputs) / grad(...) -> result | NotImplemented
 #   clip_grad_norm(parameters, max_norm, ...) -> Tensor | NotImplemented
 #   optimizer_step(optimizer) -> bool, zero_grad(parameters, set_to_none) -> bool
 #   get_grad(parameter) -> Tensor | None, set_grad(parameter, value)
 #   materialize(tensor)                             a pending tensor's value is wanted: set `_array`, clear `_pending`
+#   value_read()                                    user code is about to read a real tensor's value
 #   settle()                                        the host reads values of a GPU: raise what checks there found
 #   holds_collectives() -> bool, flush()            is one among what is pending; compute what is pending
 #   write(tensor)                                   a real tensor is about to be written in place: flush on conflict
