@@ -196,7 +196,7 @@ class FakeApi:
         self.calls: list[tuple] = []
         self.results = results
         self.CUresult = SimpleNamespace(CUDA_SUCCESS=SimpleNamespace(name="CUDA_SUCCESS"))
-        self.cuuint64_t = self.cuuint32_t = self.CUfunction = int
+        self.cuuint64_t = self.cuuint32_t = self.CUfunction = self.CUstream = int
         self.CUlaunchAttribute = lambda: SimpleNamespace(value=SimpleNamespace(clusterDim=SimpleNamespace()))
         self.CUlaunchConfig = self.CUDA_KERNEL_NODE_PARAMS = SimpleNamespace
 

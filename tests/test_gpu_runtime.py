@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from gpu_emulator import Emulated
 from gpu_fake import Arguments, FakeDriver, FakeKernel, FakeMemory, Stream, array_at, build, gpu_kernel, phase
+from interrupts import Interrupt
 
 from blutrain import config
 from blutrain.errors import NovaError
@@ -195,13 +197,13 @@ def scaled_plan() -> ProgramPlan:
 def test_a_lagging_device_reads_the_scalars_of_each_step():
     driver = fake(is_held=True)
     executable = build(scaled_plan(), driver)
-    scalars = executable.scalar_block([1])
+    write = executable.scalar_block([1], "d")
     x = ramp()
     executable.bind(0, address(x))
     executable.result_block([0])
     results = []
     for step in range(3 * SLOTS + 5):
-        scalars[0] = step
+        write(step)
         executable.launch()
         results += executable.take_results()
     driver.drain()
@@ -210,10 +212,39 @@ def test_a_lagging_device_reads_the_scalars_of_each_step():
         assert np.array_equal(y, x * np.float32(step))
 
 
+@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("before, stride", [(0, 7), (1, 1)])
+def test_launches_after_an_interrupted_one_have_their_own_scalars_and_results(is_held, before, stride):
+    """Ctrl-C at any line of a launch: whether the device counted that step or not, it and the host agree on the next."""
+    for n in itertools.count(1, stride):
+        driver = fake(is_held=is_held)
+        executable, x = build(scaled_plan(), driver), ramp()
+        write = executable.scalar_block([1], "d")
+        executable.bind(0, address(x))
+        executable.result_block([0])
+        for _ in range(before):
+            executable.launch()
+        with contextlib.suppress(KeyboardInterrupt), Interrupt(n) as interrupt:
+            write(-1)
+            executable.launch()
+        gc.enable()  # which a capture turns off, and an interrupt in its `finally` leaves off
+        results = []
+        for step in range(SLOTS + 5):
+            write(step)
+            executable.launch()
+            results += executable.take_results()
+        driver.drain()
+        for step, y in enumerate(results):
+            assert np.array_equal(y, x * np.float32(step)), (n, step)
+        if not interrupt.fired:
+            break
+    assert n > 30
+
+
 def test_integer_scalars_share_the_block():
     executable = build(scaled_plan(), fake())
-    scalars = executable.scalar_block([1])
-    scalars.view(np.int64)[0] = 3
+    write = executable.scalar_block([1], "q")
+    write(3)
     executable.bind(0, address(ramp()))
     executable.launch()
     assert executable.view(given(1), (), "i64") == 3
@@ -272,7 +303,7 @@ def test_the_couriers_kernels(flags, state, count):
     inputs = [np.arange(size, dtype=np.uint8) for size in sizes]
     places, cells, results = [np.zeros_like(x) for x in inputs], np.zeros(3), np.arange(700.0)
     given_flags = np.array(flags, np.int32)
-    ring, counter = StepRing(fake(), 3, len(inputs)), np.array([SLOTS - 1], np.uint64)
+    ring, counter = StepRing(fake(), "ddd", len(inputs)), np.array([SLOTS - 1], np.uint64)
     itinerary = Itinerary(
         cells=address(cells),
         num_scalars=3,
@@ -289,11 +320,11 @@ def test_the_couriers_kernels(flags, state, count):
         ring.advance(0)
     for step in range(2):
         target = np.zeros_like(results)
-        ring.scalars[:] = step + 1, 0.5, -step
+        ring.write(step + 1, 0.5, -step)
         ring.fill(0 if step else address(target), [address(x) for x in inputs])
         kernel.run([ring.address, address(table)], 0)
         ring.advance(0, step, is_checked=True)
-        assert np.array_equal(cells, ring.scalars) and counter[0] == SLOTS + step
+        assert np.array_equal(cells, (step + 1, 0.5, -step)) and counter[0] == SLOTS + step
         assert all(np.array_equal(x, y) for x, y in zip(inputs, places, strict=True))
         assert np.array_equal(target, results) == (step == 0)
         failure = ring.failed_check()
@@ -569,12 +600,12 @@ def test_everything_is_made_and_launched_on_the_programs_device():
             setattr(owner, name, memory.here(getattr(owner, name)))
     for name in ("launch", "launch_graph", "begin_capture", "record", "function"):
         setattr(driver, name, memory.here(getattr(driver, name)))
-    scalars = executable.scalar_block([1])
+    write = executable.scalar_block([1], "d")
     executable.result_block([0])
     x = ramp()
     executable.bind(0, address(x))
     for step in range(SLOTS):
-        scalars[0] = step
+        write(step)
         executable.launch()
         assert np.array_equal(executable.take_results()[0], x * np.float32(step))
     assert not memory.is_active

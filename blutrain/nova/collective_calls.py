@@ -21,7 +21,9 @@ FAILED = -1  # what the guard's flag is set to: launches that write state are sk
 
 
 class CollectiveCalls:
-    """The callbacks of one executable. `is_silent`: they do nothing (another process does not run the program)."""
+    """The callbacks of one executable. `is_silent`: they do nothing (another process does not run the program); `are_any`:
+    there is one.
+    """
 
     def __init__(self, executable: Executable):
         self.is_silent = False
@@ -30,6 +32,7 @@ class CollectiveCalls:
         self._under_way: dict[int, Any] = {}
         self._captured: dict[int, Any] = {}
         plan = executable.plan
+        self.are_any = bool(plan.buckets)
         self._buckets = [(TABLE[b.primitive].nova, _vector(executable, b), b.attributes) for b in plan.buckets]
         self._guard = None
         if plan.buckets and plan.guard is not None and not executable.is_asynchronous:

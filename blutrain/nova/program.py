@@ -12,7 +12,6 @@ later run, or by `settle`, which waits.
 
 from __future__ import annotations
 
-import struct
 import time
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -119,11 +118,11 @@ class Program:
         self.runs = 0
         self._numbers = {x.value: i for i, x in enumerate(trace.inputs)}
         scalars = [x for x in trace.inputs if x.role == "scalar"]
-        self._block: Any = executable.scalar_block([self._numbers[x.value] for x in scalars])
-        self._pack = struct.Struct("=" + "".join("d" if x.aval.dtype.is_floating else "q" for x in scalars)).pack_into
+        formats = "".join("d" if x.aval.dtype.is_floating else "q" for x in scalars)
+        self._write = executable.scalar_block([self._numbers[x.value] for x in scalars], formats)
         self._cells = [x.value for x in scalars]
         self._order: list[int] | None = None  # of the log's scalars, cell by cell; empty where it is that of the cells
-        self._states = {x.value for x in trace.inputs if x.role == "state"}
+        self._plain = {x.value for x in trace.inputs if x.role != "state"}
         self._copies: list[Any] = []
         self._bound: dict[int, Any] = {}  # input -> weak reference to the array that it was bound to in the last run
         self._epoch = -1
@@ -148,7 +147,8 @@ class Program:
         results = {value: executable.new_output(index) for value, index in self._large} if self._large else {}
         log.is_launched = True
         executable.launch(log.counts)
-        self._calls.end_run()
+        if self._calls.are_any:
+            self._calls.end_run()
         if not executable.is_asynchronous and (failure := executable.failed_check()) is not None:
             log.is_launched = False
             self._report(log, failure)
@@ -164,20 +164,27 @@ class Program:
                 for value, tensor in step.captured:
                     bind(numbers[value], address(self._in_place(tensor)))
             self._epoch = epoch  # not before: an exception leaves some unbound
-        self._copies.clear()
-        arrays, states, alignment = log.arrays, self._states, self.executable.alignment
+        if self._copies:
+            self._copies.clear()
+        arrays, plain, alignment = log.arrays, self._plain, self.executable.alignment
         for value, tensor in log.externals.items():
-            array = arrays.get(value) if arrays else None
-            if array is None:
-                array = self._in_place(tensor) if value in states else array_of(tensor)
-            place = address(array)
+            array = tensor._array
+            if array is None or value not in plain or value in arrays:
+                array = self._array_of(log, value, tensor)
+            index, place = numbers[value], address(array)
             if place % alignment:
                 self._copies.append(array.copy())  # as aligned as the program needs it; it lives until the next run
                 place = address(self._copies[-1])
-            bind(numbers[value], place)
-            self._bound[numbers[value]] = weakref.ref(array)
+            bind(index, place)
+            self._bound[index] = weakref.ref(array)
         if log.scalars:
-            self._pack(self._block, 0, *self._in_order(log))
+            self._write(*self._in_order(log))
+
+    def _array_of(self, log: Log, value: int, tensor: Tensor) -> Any:
+        """What is bound for an outside tensor."""
+        if value in log.arrays:
+            return log.arrays[value]
+        return array_of(tensor) if value in self._plain else self._in_place(tensor)
 
     def _in_order(self, log: Log) -> list[float | int]:
         """The scalars of a log in the order of their cells, which it mostly has."""

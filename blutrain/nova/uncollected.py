@@ -11,8 +11,8 @@ from collections.abc import Iterator
 def uncollected() -> Iterator[None]:
     """Inside, the garbage collector is off."""
     was_on = gc.isenabled()
-    gc.disable()
     try:
+        gc.disable()
         yield
     finally:
         if was_on:

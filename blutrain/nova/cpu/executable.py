@@ -11,7 +11,9 @@ programs that use the same text.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
+import struct
 import sys
 import time
 import weakref
@@ -120,7 +122,6 @@ class Executable:
         self._callbacks: dict[str, object] = {}
         self._free_outputs = set(range(len(plan.outputs)))  # outputs that point at no memory of a caller
         self._scratch: dict[int, tuple[np.ndarray, int]] = {}
-        self._scalars = np.zeros(0, np.float64)
         self._results: list[np.ndarray] = []
         self._is_ready = False
         self._flags: list[np.ndarray] | None = None  # of the value checks; they stand in the arena, which stays
@@ -146,12 +147,14 @@ class Executable:
         """The address of an array."""
         return array.__array_interface__["data"][0]
 
-    def scalar_block(self, inputs: Sequence[int]) -> np.ndarray:
-        """Puts 0-d inputs into 8-byte cells of one block: float64 numbers, read by each `launch`."""
-        self._scalars = np.zeros(len(inputs), np.float64)
+    def scalar_block(self, inputs: Sequence[int], formats: str) -> Callable[..., None]:
+        """Puts 0-d inputs into 8-byte cells of one block; what it returns writes them, one argument each: a float where
+        `formats` has a "d", an integer where it has a "q".
+        """
+        self._scalars = np.zeros(8 * len(inputs), np.uint8)
         for cell, index in enumerate(inputs):
             self.bind(index, self.address(self._scalars) + 8 * cell)
-        return self._scalars
+        return functools.partial(struct.Struct(f"={formats}").pack_into, self._scalars.data, 0)
 
     def result_block(self, outputs: Sequence[int]) -> None:
         """Gives small outputs a place of their own; `take_results` returns them."""

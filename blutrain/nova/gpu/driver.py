@@ -53,6 +53,7 @@ class Driver:
         self._api = api
         self._success = api.CUresult.CUDA_SUCCESS
         self._launch_graph = api.cuGraphLaunch
+        self._streams: dict[int, Any] = {}  # handles as the bindings like them best, by number
 
     def call(self, name: str, *arguments) -> Any:
         """Calls the function `name`; its results without the status, one alone or a list. Errors: DriverError."""
@@ -219,7 +220,10 @@ class Driver:
         self.call("cuGraphExecKernelNodeSetParams", executable, node, values)
 
     def launch_graph(self, executable: Any, stream: int) -> None:
-        (status,) = self._launch_graph(executable, stream)
+        handle = self._streams.get(stream)
+        if handle is None:
+            handle = self._streams[stream] = self._api.CUstream(stream)
+        (status,) = self._launch_graph(executable, handle)
         if status != self._success:
             raise DriverError("cuGraphLaunch", status.name)
 

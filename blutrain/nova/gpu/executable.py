@@ -12,13 +12,12 @@ arguments are updated in place. Code and memory live as long as the executable.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
 
 from ... import config
 from ...errors import NovaError
@@ -91,13 +90,15 @@ class Executable:
         self._graph = GraphReplay(gpu, self._launches)
         self._owned = ProgramMemory(plan, memory, self._table)
         self._slots = self._owned.slots
-        self._ring = StepRing(gpu, 0, len(self._slots.sources))
+        self._ring = StepRing(gpu, "", len(self._slots.sources))
         self._scalar_cells: tuple[Any, int] = (None, 0)
         self._results = ResultBlock((), memory)
         self._taken: list[Any] = []
+        self._is_checked = bool(plan.checks)
         target = kernels[0].target if kernels else ""
         self._courier_code = load_code(gpu, memory.device, launch_courier.TEXT, target, carrying)
         self._courier: Courier | None = None
+        self._lost: list[Courier | None] = []
         self._scratch: dict[int, Any] = {}
         self._free_outputs = set(range(len(plan.outputs)))
         self._is_ready = self._is_running = False
@@ -118,22 +119,25 @@ class Executable:
             self._table.bind(index, address)
         else:
             self._slots.sources[number] = address
-            self._table.unbound.discard(index)
+            if self._table.unbound:
+                self._table.unbound.discard(index)
 
     def bind_output(self, index: int, address: int) -> None:
         """Points output `index` at memory of the caller, for this and all later launches."""
         self._table.set_base("output", index, address)
         self._free_outputs.discard(index)
 
-    def scalar_block(self, inputs: Sequence[int]) -> np.ndarray:
-        """Puts 0-d inputs into 8-byte cells of one block: float64 numbers on the host, read by each `launch`."""
+    def scalar_block(self, inputs: Sequence[int], formats: str) -> Callable[..., None]:
+        """Puts 0-d inputs into 8-byte cells of one block; what it returns writes them, one argument each: a float where
+        `formats` has a "d", an integer where it has a "q".
+        """
         with self.memory.activate():
             _, base = self._scalar_cells = self.memory.allocate(8 * len(inputs))
-            self._ring = StepRing(self._driver, len(inputs), len(self._slots.sources))
+            self._ring = StepRing(self._driver, formats, len(self._slots.sources))
         self._courier, self._is_ready = None, False
         for cell, index in enumerate(inputs):
             self._table.bind(index, base + 8 * cell)
-        return self._ring.scalars
+        return self._ring.write
 
     def result_block(self, outputs: Sequence[int]) -> None:
         """Gives small outputs a place of their own; `take_results` returns them."""
@@ -186,7 +190,7 @@ class Executable:
     def _launch(self, context: Any) -> None:
         if not self._is_ready:
             self._prepare()
-        stream, ring = self._follow_stream(), self._ring
+        ring, stream = self._ring, self._follow_stream()
         self._is_running = True
         try:
             self._taken, target = self._results.take(stream)
@@ -195,9 +199,22 @@ class Executable:
                 self._emit_checked(stream)
             else:
                 self._graph.launch(self._table.take_changes(), stream, self._emit)
-            ring.advance(stream, context, is_checked=bool(self.plan.checks))
-        except DriverError as fault:
-            raise self._device_fault(fault) from fault
+            ring.advance(stream, context, is_checked=self._is_checked)
+        except BaseException as fault:
+            self._lose_step(stream)
+            if isinstance(fault, DriverError):
+                raise self._device_fault(fault) from fault
+            raise
+
+    def _lose_step(self, stream: int) -> None:
+        """An exception came (Ctrl-C at any moment): the device may have taken the slot or not, so the next step takes
+        another, and kernels that count from there.
+        """
+        self._graph.forget()
+        self._lost.append(self._courier)  # the device may not be through with it
+        self._courier, self._is_ready = None, False
+        with contextlib.suppress(DriverError):  # the one that came says more
+            self._ring.advance(stream)
 
     def _emit(self, stream: int, after: Callable[[int], None]) -> None:
         """Puts a whole step into a stream."""
@@ -234,10 +251,9 @@ class Executable:
     def failed_check(self) -> CheckFailure | None:
         """The first value check that failed in a launch that is done, told once. Waits only if the ring is full."""
         try:
-            self._ring.make_room()
+            return self._ring.failed_check()
         except DriverError as fault:
             raise self._device_fault(fault) from fault
-        return self._ring.failed_check()
 
     def wait(self) -> CheckFailure | None:
         """Waits for all launches so far; the first value check that failed. Raises NovaError for a device fault."""
@@ -272,14 +288,14 @@ class Executable:
                 self._scratch[index] = self.memory.allocate(self.plan.sizes("output")[index])
             self.bind_output(index, self._scratch[index][1])
         if self._courier is None:
-            self._courier = self._make_courier()
             self._graph.forget()
+            self._courier = self._make_courier()
         self._is_ready = True
 
     def _make_courier(self) -> Courier:
         itinerary = Itinerary(
             cells=self._scalar_cells[1],
-            num_scalars=len(self._ring.scalars),
+            num_scalars=self._ring.num_scalars,
             inputs=self._slots.places,
             flags=[self._place(check.flag) for check in self.plan.checks],
             results=self._results.address,
@@ -320,10 +336,14 @@ class Executable:
         self._prepare()
         stream, courier = self._follow_stream(), self._courier
         assert courier is not None
-        self._ring.fill(0, self._slots.sources)
-        courier.bring_in(stream)
-        courier.hand_out(stream)
-        self._ring.advance(stream)
+        try:
+            self._ring.fill(0, self._slots.sources)
+            courier.bring_in(stream)
+            courier.hand_out(stream)
+            self._ring.advance(stream)
+        except BaseException:
+            self._lose_step(stream)
+            raise
         self._table.take_changes()
         self._graph.forget()
         return stream

@@ -10,7 +10,7 @@ the words that use it at once, and its tensor maps when `take_changes` is called
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,10 +125,10 @@ class ArgumentTable:
         self.set_base("input", index, address)
         self.unbound.discard(index)
 
-    def take_changes(self) -> list[int]:
+    def take_changes(self) -> Sequence[int]:
         """Encodes the tensor maps over bases that moved since the last call; the phases whose arguments changed."""
         if not self._moved:
-            return []
+            return ()
         changed: set[int] = set()
         for base in self._moved:
             for record in self._maps_of[base]:

@@ -57,15 +57,22 @@ class GraphReplay:
 
         Errors: DriverError, NovaError that names a kernel which cannot be launched; then the next launch captures.
         """
-        graph, self._graph = self._graph, None
-        if graph is None or len(changed) > _RECAPTURE_FROM * len(self._launches.phases):
-            graph = self._capture(emit)
-        elif changed:
-            self._update(graph, changed)
+        graph = self._graph
+        if graph is None or changed:
+            graph = self._current(changed, emit)
         else:
             self.replays.reuse += 1
         self._driver.launch_graph(graph.executable, stream)
+
+    def _current(self, changed: Sequence[int], emit: Emit) -> ReadyGraph:
+        """The graph with the arguments as they are now."""
+        graph, self._graph = self._graph, None  # until it is right again
+        if graph is None or len(changed) > _RECAPTURE_FROM * len(self._launches.phases):
+            graph = self._capture(emit)
+        else:
+            self._update(graph, changed)
         self._graph = graph
+        return graph
 
     def _capture(self, emit: Emit) -> ReadyGraph:
         driver, stream, nodes = self._driver, self._stream, {}
@@ -113,13 +120,13 @@ def capture(driver: Driver, stream: int, emit: Callable[[], None]) -> int:
     Meanwhile no garbage is collected: a finalizer that frees something on the device would end the capture.
     """
     with uncollected():
-        driver.begin_capture(stream)
         try:
+            driver.begin_capture(stream)
             emit()
+            return driver.end_capture(stream)
         except BaseException:
             try:
                 driver.destroy_graph(driver.end_capture(stream))
-            except Exception:  # the capture is invalid after a failed launch: there is no graph to destroy
+            except Exception:  # the capture is invalid after a failed launch, or over: there is no graph to destroy
                 pass
             raise
-        return driver.end_capture(stream)

@@ -14,8 +14,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ..plan import CheckFailure
 from .driver import Driver
 
@@ -27,22 +25,23 @@ _SLOT_ALIGNMENT = 16  # words: no cache line holds parts of two slots
 
 
 class StepRing:
-    """Slots for `num_inputs` addresses and `num_scalars` 8-byte cells each. `scalars`: where the coming step's are
-    written; `address`: of the first slot; `coming`: the number of the next one.
+    """Slots for `num_inputs` addresses and as many 8-byte cells as `formats` has letters (of `struct`, "d" or "q").
+    `address`: of the first slot; `coming`: the number of the next one.
     """
 
-    def __init__(self, driver: Driver, num_scalars: int, num_inputs: int):
-        self.scalars = np.zeros(num_scalars, np.float64)
-        words = HEADER_WORDS + num_inputs + num_scalars
+    def __init__(self, driver: Driver, formats: str, num_inputs: int):
+        words = HEADER_WORDS + num_inputs + len(formats)
         words += -words % _SLOT_ALIGNMENT
         self._driver, self.coming, self._words, self.slot_bytes = driver, 0, words, 8 * words
         self.address = driver.allocate_pinned(SLOTS * self.slot_bytes)
         memory = (ctypes.c_uint8 * (SLOTS * self.slot_bytes)).from_address(self.address)
         self._memory = memoryview(memory).cast("B")
         self._states = self._memory.cast("Q")
-        self._pack_into = struct.Struct(f"={HEADER_WORDS + num_inputs}Q").pack_into
-        self._scalars = self.scalars.__array_interface__["data"][0], self.scalars.nbytes
-        self._scalars_at = self.address + 8 * (HEADER_WORDS + num_inputs)
+        self._pack_header = struct.Struct(f"={HEADER_WORDS + num_inputs}Q").pack_into
+        self._pack_scalars = struct.Struct(f"={formats}").pack_into
+        self._scalars_at = 8 * (HEADER_WORDS + num_inputs)
+        self.num_scalars, self._scalars = len(formats), (0,) * len(formats)
+        self._written = -1  # the slot that has the scalars
         self._events = [driver.create_event(), driver.create_event()]
         self._recorded = [False, False]
         self._open: deque[tuple[int, Any]] = deque()
@@ -51,46 +50,55 @@ class StepRing:
 
     def make_room(self) -> None:
         """Waits until the device has done with the next slot, and with it those of the same half of the ring."""
-        if self.coming % _HALF == 0 and self._recorded[half := self.coming // _HALF]:
+        if self._recorded[half := self.coming // _HALF]:
             self._driver.wait_for_event(self._events[half])
             self._recorded[half] = False
 
+    def write(self, *scalars: float) -> None:
+        """Puts scalars into the next slot; later steps have them too, until others are written."""
+        if not self.coming % _HALF:
+            self.make_room()
+        self._pack_scalars(self._memory, self.coming * self.slot_bytes + self._scalars_at, *scalars)
+        self._scalars, self._written = scalars, self.coming
+
     def fill(self, target: int, sources: Sequence[int]) -> None:
-        """Puts what the coming step needs into the next slot: where its results go, where its inputs are, the scalars.
+        """Puts the rest of what the coming step needs into the next slot: where its results go, where its inputs are.
 
         It may be filled again, until the step is launched and `advance` takes it.
         """
-        self.make_room()
-        start = self.coming * self.slot_bytes
-        self._pack_into(self._memory, start, _PENDING, target, *sources)
-        source, num_bytes = self._scalars
-        ctypes.memmove(self._scalars_at + start, source, num_bytes)
+        if self._written != self.coming:
+            self.write(*self._scalars)
+        self._pack_header(self._memory, self.coming * self.slot_bytes, _PENDING, target, *sources)
 
     def advance(self, stream: int, context: Any = None, *, is_checked: bool = False) -> None:
         """All work of the step is in the stream. is_checked: its value checks are asked for, and `context` is what a
         `CheckFailure` of it gives back.
 
-        They are lost if nobody looks at them before their slot comes round: `make_room` and `failed_check` do.
+        They are lost if nobody looks at them before their slot comes round: `failed_check` does.
         """
         slot = self.coming
-        self.coming = (slot + 1) % SLOTS
-        if self._open and self._open[0][0] == slot:
-            self._open.popleft()  # nobody looked at these
+        self.coming = coming = (slot + 1) % SLOTS
+        waiting = self._open
+        if waiting and waiting[0][0] == slot:
+            waiting.popleft()  # nobody looked at these
         if is_checked:
-            self._open.append((slot, context))
-        if self.coming % _HALF == 0:
+            waiting.append((slot, context))
+        if not coming % _HALF:
             half = slot // _HALF
             self._driver.record(self._events[half], stream)
             self._recorded[half] = True
 
     def failed_check(self) -> CheckFailure | None:
-        """The first failure among the steps that are done, in order, told once; does not wait."""
-        while self._open:
-            slot, context = self._open[0]
+        """The first failure among the steps that are done, in order, told once. Waits only where the ring is full."""
+        if not self.coming % _HALF:
+            self.make_room()
+        waiting = self._open
+        while waiting:
+            slot, context = waiting[0]
             state = self._states[slot * self._words]
             if state == _PENDING:
                 return None
-            self._open.popleft()
+            waiting.popleft()
             if state:
                 return CheckFailure((state >> 32) - 1, ctypes.c_int32(state).value, context)
         return None

@@ -19,6 +19,8 @@ class DeviceMemory:
         self.device = device
         self._cupy: Any = device.xp
         self._cuda = self._cupy.cuda
+        self.current_stream = self._cuda.get_current_stream  # CuPy's; the handle of its result is `.ptr`
+        self._current_device, self._index = self._cuda.runtime.getDevice, device.index
         with device.activate():
             self._cuda.runtime.free(0)  # makes the context, which the driver's calls need
 
@@ -28,7 +30,7 @@ class DeviceMemory:
 
     @property
     def is_active(self) -> bool:
-        return self._cuda.runtime.getDevice() == self.device.index
+        return self._current_device() == self._index
 
     def allocate(self, num_bytes: int) -> tuple[Any, int]:
         """Memory with undefined contents (what holds it, its address), 256-byte aligned. Errors: MemoryError."""
@@ -59,10 +61,6 @@ class DeviceMemory:
         """A copy of host bytes on the device."""
         block = self._cupy.asarray(np.frombuffer(content or b"\0", np.uint8))
         return block, block.data.ptr
-
-    def current_stream(self) -> Any:
-        """CuPy's current stream; its handle is `.ptr`."""
-        return self._cuda.get_current_stream()
 
     def on_stream(self, handle: int) -> Any:
         """Context manager that makes a stream CuPy's current one."""
