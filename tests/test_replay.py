@@ -158,6 +158,28 @@ def test_dtypes_and_gradients_of_inputs_make_programs():
     assert programs(model) == 2
 
 
+def test_every_step_counts_as_a_write_to_all_that_it_updates():
+    """Also where sequences that update the same tensors take turns, and eager code writes in between."""
+    model, opt = make(True)
+    data = [next(iter(batches(1, rows=rows))) for rows in (7, 3)]
+    before: list[int] = []
+    for i in range(12):
+        train(model, opt, [data[i // 2 % 2]])
+        written = [
+            *model.parameters(),
+            *(t for s in opt.state.values() for t in s.values() if isinstance(t, bt.Tensor)),
+        ]
+        after = [t._version.value for t in written]
+        if i:
+            assert all(a > b for a, b in zip(after, before, strict=True)), i
+        if i % 3 == 0:
+            model.fc.bias.data.mul_(1.0)
+            with bt.no_grad():
+                model.head.bias.mul_(1.0)
+            assert model.head.bias._version.value > after[-1]
+        before = [t._version.value for t in written]
+
+
 def test_two_instances_of_a_class_have_their_own_programs():
     first, optimizer = make(True)
     second, other = make(True, seed=1)

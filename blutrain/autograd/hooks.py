@@ -10,10 +10,22 @@ from ..tensor.tensor import Tensor, structure_epoch
 from .tape import node_of
 
 _ids = itertools.count()
+
+
+class Living(dict):
+    """Objects as long as they live: their weak references by id. A dict, as "is there any" is asked several times a step."""
+
+    def add(self, thing) -> None:
+        key = id(thing)
+        self[key] = weakref.ref(thing, lambda _: self.pop(key, None))
+
+    def all(self) -> list:
+        return [thing for ref in list(self.values()) if (thing := ref()) is not None]
+
+
 # All reducers, and those whose processes share the work of the optimizer: they say only that there is none. One that nobody
 # can reach any more is among them until it is collected; what a backward does is decided by the reducers of its leaves.
-reducing: weakref.WeakSet = weakref.WeakSet()
-sharing: weakref.WeakSet = weakref.WeakSet()
+reducing, sharing = Living(), Living()
 
 
 class Hooks:
@@ -131,7 +143,7 @@ def sharers(leaves) -> set:
 
 def require_averages(op: str, leaves) -> None:
     """Errors: RuntimeError for leaves whose updates several processes share, and whose gradients are not averaged yet."""
-    if any(reducer.is_open for reducer in sharing) and any(reducer.is_open for reducer in sharers(leaves)):
+    if any(reducer.is_open for reducer in sharing.all()) and any(reducer.is_open for reducer in sharers(leaves)):
         rule = "the gradients are sums of this rank alone: the last backward ran under no_sync()"
         help = "leave no_sync() before the last backward of a step (the optimizer's work is shared: shard_optimizer)"
         raise RuntimeError(message(op, rule, help=help))

@@ -52,8 +52,10 @@ def flush_log(recorder: Recorder, log: Log) -> None:
     the log.
     """
     step = log.steps[-1]
-    slots = {key: weakref.ref(tensor) for key, tensor in log.grad_tensors.items()} if log.grad_tensors else {}
-    log.grad_tensors.clear()
+    slots: dict[int, weakref.ref] = {}
+    if log.grad_tensors:
+        slots = {key: weakref.ref(tensor) for key, tensor in log.grad_tensors.items()}
+        log.grad_tensors.clear()
     held, handles = log.held(), alive(log.handles)
     graph, wanted, views = _outcome(log, held, handles)
     if log.has_input_views:
@@ -102,7 +104,11 @@ class Outcome(NamedTuple):
 
 def _outcome(log: Log, held: dict[int, list[Tensor]], handles: list[Handle]) -> Outcome:
     """Remembered: a sequence and the values that are held decide it."""
-    roots = [v for v, tensors in held.items() for t in tensors if t._requires_grad]
+    roots = []
+    for value, tensors in held.items():
+        for tensor in tensors:
+            if tensor._requires_grad:
+                roots.append(value)
     known, key = log.steps[-1].outcomes, (tuple([h.value for h in handles]), tuple(roots))
     found = known.get(key)
     if found is None:
@@ -308,9 +314,9 @@ def _resolve(
     """Give every pending tensor its array: one for each handle."""
     given: set[int] = set()
     for handle in handles:
-        value = handle.value
-        handle.array, handle.log = results[value].copy() if value in given else results[value], None
-        given.add(value)
+        array = results[handle.value]
+        handle.array, handle.log = array.copy() if handle.value in given else array, None
+        given.add(handle.value)
     for tensors in held.values():
         for tensor in tensors:
             if tensor._pending is not None:

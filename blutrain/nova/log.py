@@ -153,7 +153,7 @@ class Log(EventRecording):
         if not step.is_plain:
             self._bind_state(step)
         self._enter(step)
-        if step.updates:
+        if step.updates and step.writes_inputs:
             self._renumber(step)
         if not step.is_plain:
             self._show_writes(step)
@@ -344,7 +344,12 @@ class Log(EventRecording):
 
     def held(self) -> dict[int, list[Tensor]]:
         """The pending tensors that user code still holds, by value."""
-        return {v: tensors for v, refs in self.live.items() if (tensors := [t for r in refs if (t := r()) is not None])}
+        held: dict[int, list[Tensor]] = {}
+        for value, refs in self.live.items():
+            tensors = alive(refs)
+            if tensors:
+                held[value] = tensors
+        return held
 
     def bindings(self) -> dict[int, Any]:
         """Arrays and numbers of everything that came from outside, by value."""

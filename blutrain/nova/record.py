@@ -8,6 +8,7 @@ recorded (user code runs on pending tensors). execute.py executes what is pendin
 from __future__ import annotations
 
 import threading
+from threading import get_ident
 from typing import Any
 
 import numpy
@@ -233,10 +234,10 @@ class Recorder(CallEvents, GradientEvents, UpdateEvents):
 
     def flush(self) -> None:
         """Execute what is pending."""
-        if self.log is None:
-            return
-        self._check_thread()
-        self._run(self.log)
+        log = self.log
+        if log is not None:
+            self._check_thread()
+            self._run(log)
 
     def _run(self, log: Log) -> None:
         """Take a log out and execute it, or, where an exception comes in the way (Ctrl-C at any moment), abandon it."""
@@ -304,7 +305,7 @@ class Recorder(CallEvents, GradientEvents, UpdateEvents):
 
     def _check_thread(self) -> None:
         """Errors: RuntimeError in a thread that is not the one whose step is pending."""
-        me = threading.get_ident()
+        me = get_ident()
         if me == self._owner:
             return
         owner = next((t for t in threading.enumerate() if t.ident == self._owner), None)

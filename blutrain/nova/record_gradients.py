@@ -106,6 +106,8 @@ class GradientEvents:
         """What the gradient slots of a backward's leaves hold, and who averages them, as a part of its key."""
         if leaves is None:
             return None
+        if not leaves.inputs and not dispatch.tape.reducing:
+            return self.slots.states(leaves), (), ()
         inputs = [log.outside(v) for v in leaves.inputs] if leaves.inputs else ()
         syncing = tuple([reducer.number for reducer in _reducers_of(leaves, inputs)])
         return self.slots.states(leaves), tuple([self.slots.state(x) for x in inputs]), syncing
@@ -116,13 +118,14 @@ class GradientEvents:
 
         leaves: what it is known to reach.
         """
-        reached = _reached(roots) if leaves is None else [log.outside(v) for v in leaves.inputs]
-        if any(reducer.find_unused for reducer in _reducers_of(leaves, reached)):
-            return True
-        if dispatch.tape.sharing and self._adds_to_parts(log, reached, leaves):
-            return True
-        if any(t._pending is not None or has_hooks(t) for t in reached):
-            return True
+        if leaves is None or leaves.inputs or dispatch.tape.reducing:
+            reached = _reached(roots) if leaves is None else [log.outside(v) for v in leaves.inputs]
+            if any(reducer.find_unused for reducer in _reducers_of(leaves, reached)):
+                return True
+            if dispatch.tape.sharing and self._adds_to_parts(log, reached, leaves):
+                return True
+            if any(t._pending is not None or has_hooks(t) for t in reached):
+                return True
         if leaves is None:
             return False
         if leaves.unhooked != structure_epoch.value:

@@ -85,8 +85,7 @@ class UpdateEvents:
         if not log.grads:
             self.flush()
             return False
-        rest = self._rest(log, optimizer)
-        key = ("step", self._optimizer_key(optimizer), rest)
+        key = self._step_key(log, optimizer)
         log.fresh = {}
         known = log.replayable(key)
         if known is None and not any(id(p) in log.grads for g in optimizer.param_groups for p in g["params"]):
@@ -129,15 +128,19 @@ class UpdateEvents:
         if not keep:
             step.grads = {k: v for k, v in pending.items() if all(k != id(p) for p in taken)}
             step.consumed = Group(optimizer, taken)
-        step.key = ("step", self._optimizer_key(optimizer), step.key[2])
+        step.key = ("step", self._optimizer_key(optimizer, _structure_of(optimizer)), step.key[2])
 
-    def _rest(self, log: Log, optimizer) -> tuple:
-        """The slots of the optimizer's parameters that have no pending gradient: whether they step too."""
+    def _step_key(self, log: Log, optimizer) -> tuple:
+        """The key of an optimizer's step: what it updates, and the slots of those of its parameters that have no pending
+        gradient: whether they step too.
+        """
         known, structure = log.position.rests.get(id(optimizer)), _structure_of(optimizer)
         if known is None or known[0] != structure or log.position.has_input_grads:
-            params = [p for g in optimizer.param_groups for p in g["params"] if id(p) not in log.grads]
-            known = log.position.rests[id(optimizer)] = structure, params
-        return tuple([self.slots.state(p) for p in known[1]]) if known[1] else ()
+            rest = [p for g in optimizer.param_groups for p in g["params"] if id(p) not in log.grads]
+            key = "step", self._optimizer_key(optimizer, structure), ()
+            known = log.position.rests[id(optimizer)] = structure, key, rest
+        _, key, rest = known
+        return (*key[:2], tuple([self.slots.state(p) for p in rest])) if rest else key
 
     def _step_gradient(self, log: Log, parameter: Tensor) -> Tensor:
         pending = log.grad_tensor(parameter)
@@ -148,9 +151,9 @@ class UpdateEvents:
         assert grad is not None
         return grad
 
-    def _optimizer_key(self, optimizer) -> tuple:
+    def _optimizer_key(self, optimizer, structure: tuple) -> tuple:
         """A small key for which parameters and state tensors an optimizer updates, and how."""
-        cached, structure = self._optimizer_keys.get(id(optimizer)), _structure_of(optimizer)
+        cached = self._optimizer_keys.get(id(optimizer))
         if cached is None or cached[0] != structure:
             groups = tuple((tuple(map(id, g["params"])), freeze(_static_options(g))) for g in optimizer.param_groups)
             states = tuple((k, id(v)) for s in optimizer.state.values() for k, v in s.items())
@@ -169,15 +172,23 @@ class UpdateEvents:
         return True
 
 
+_NUMBERS = frozenset((float, int, tuple, list))  # the usual types of what is no part of a program
+_STATIC = (bool, str, type(None))
+
+
 def _structure_of(optimizer) -> tuple:
     """Changes where an optimizer came to update other parameters or state, or to do it otherwise; no loop over parameters.
 
     (`add_param_group` and changes of state bump the epoch; lists may be changed behind it.)
     """
-    groups = [(id(g["params"]), len(g["params"]), *_static_options(g).values()) for g in optimizer.param_groups]
-    return structure_epoch.value, id(optimizer.state), tuple(groups)
+    parts = [structure_epoch.value, id(optimizer.state)]
+    for group in optimizer.param_groups:
+        params = group["params"]
+        parts += id(params), len(params)
+        parts += [x for x in group.values() if type(x) not in _NUMBERS and isinstance(x, _STATIC)]
+    return tuple(parts)
 
 
 def _static_options(group: dict) -> dict:
     """The options of a parameter group that are part of the program (bools, strings), not run-time scalars."""
-    return {k: v for k, v in group.items() if k != "params" and isinstance(v, (bool, str, type(None)))}
+    return {k: v for k, v in group.items() if k != "params" and isinstance(v, _STATIC)}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import message
 from ..tensor.aval import Aval
-from ..tensor.tensor import Tensor, storage_epoch, structure_epoch, write_epoch
+from ..tensor.tensor import Epoch, Tensor, storage_epoch, structure_epoch, write_epoch
 from .trace import Node, freeze
 
 if TYPE_CHECKING:
@@ -123,22 +123,40 @@ class Leaves:
         return self.reducers
 
 
+class Cell(Epoch):
+    """Where a sequence notes when it last wrote. is_whole: it is the cell of all versions that the sequence writes."""
+
+    __slots__ = ("is_whole",)
+
+    def __init__(self):
+        super().__init__()
+        self.is_whole = False
+
+
 class Writes:
     """The tensors that a sequence writes by reference, and when it last did. It outlives the sequence: whether a tensor was
     written is no matter of who has been collected.
     """
 
-    __slots__ = ("ran", "refs", "versions")
+    __slots__ = ("cell", "ran", "refs", "versions")
 
     def __init__(self, tensors: list[Tensor]):
         self.ran, self.refs, self.versions = 0, [weakref.ref(t) for t in tensors], [t._versions() for t in tensors]
+        self.cell = Cell()
 
     def note(self, clock: int) -> None:
+        """It wrote: one number, unless another sequence wrote some of the tensors since."""
         self.ran = clock
         write_epoch.bump()
-        now = write_epoch.value
+        cell = self.cell
+        cell.value = write_epoch.value
+        if cell.is_whole:
+            return
         for version in self.versions:
-            version.value = now
+            if isinstance(version.steps, Cell):
+                version.steps.is_whole = False
+            version.steps = cell
+        cell.is_whole = True
 
 
 @dataclass(eq=False)
@@ -154,10 +172,9 @@ class Step:
     freed: roots of graphs that a backward used up; attributes: (module, name, tree) set by forward; boundary: (value,
     gradient) where backward reached an eager tape; buckets, consumed: of an optimizer's step; verified: recorded the
     same twice; is_provisional: the key is not yet that of later calls; has_effects: the body changed what a replay would
-    not. Of events that may come next: leaves of a
-    backward, rests: parameters of an optimizer (its id) without a pending gradient, clipped: those of a list (their ids)
-    with one. outcomes: what a flush here has to give, for what was held; wrote: what the sequence that ends here
-    writes.
+    not. Of events that may come next: leaves of a backward, rests: by optimizer (its id) what it was, the key of its step,
+    its parameters without a pending gradient, clipped: those of a list (their ids) with one. outcomes: what a flush here
+    has to give, for what was held; wrote: what the sequence that ends here writes.
 
     A leaf that was brought in is named by its value: it is another tensor each time.
     """
@@ -192,7 +209,7 @@ class Step:
     has_effects: bool = False
     children: dict[tuple, list[Step]] = field(default_factory=dict)
     leaves: dict[tuple, Leaves] = field(default_factory=dict)
-    rests: dict[int, tuple[tuple, list[Tensor]]] = field(default_factory=dict)
+    rests: dict[int, tuple[tuple, tuple, list[Tensor]]] = field(default_factory=dict)
     clipped: dict[tuple, tuple[int, list[Tensor], list[Tensor]]] = field(default_factory=dict)
     graphs: dict[tuple[frozenset[int], tuple[int, ...]], Any] = field(default_factory=dict)
     outcomes: dict[tuple, Any] = field(default_factory=dict)

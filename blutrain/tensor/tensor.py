@@ -43,12 +43,19 @@ write_epoch = Epoch()  # a tensor was changed in place
 class Version:
     """Changes in place of one memory, shared by its views: `value` is the `write_epoch` of the last one, `history` counts
     those that autograd knows of.
+
+    own: that of the last one noted here; steps: the cell where compiled steps note theirs, once for all they write, or None.
     """
 
-    __slots__ = ("history", "value")
+    __slots__ = ("history", "own", "steps")
 
     def __init__(self):
-        self.value = self.history = 0
+        self.own = self.history = 0
+        self.steps: Epoch | None = None
+
+    @property
+    def value(self) -> int:
+        return self.own if self.steps is None else max(self.own, self.steps.value)
 
 
 class Tensor(_Methods):
@@ -148,7 +155,7 @@ class Tensor(_Methods):
     def _bump_version(self) -> None:
         """Note a change in place; every write does."""
         write_epoch.bump()
-        self._versions().value = write_epoch.value
+        self._versions().own = write_epoch.value
 
     @property
     def shape(self) -> tuple[int, ...]:
