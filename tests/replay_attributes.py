@@ -407,3 +407,51 @@ class Selecting(Head):
 def shape_depends_on_data(run):
     for x, y in run.batches():
         run.step(run.model(x, y))
+
+
+# What user code reads of tensors that are there already: a buffer, a parameter, an argument.
+READS = {
+    "item_of_a_buffer": lambda m, x: m.factor.item(),
+    "truth_of_a_parameter": lambda m, x: 2.0 if m.fc.bias.detach().tolist()[0] > 0.1 else 1.0,
+    "array_of_an_argument": lambda m, x: float(x.numpy().sum()),
+    "numpy_asarray_of_a_buffer": lambda m, x: float(np.asarray(m.factor)),
+    "dlpack_of_a_buffer": lambda m, x: float(np.from_dlpack(m.factor)),
+    "text_of_an_argument": lambda m, x: len(str(x)),
+    "places_of_an_argument": lambda m, x: len((x > m.factor).nonzero()) + len(x.nonzero()),
+    "elements_of_an_argument_by_a_mask": lambda m, x: x[m.mask].sum(),
+}
+
+
+class Reading(Head):
+    read: str
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("factor", bt.tensor(1.0))
+        self.mask = bt.tensor([True] * 7)
+
+    def forward(self, x, y):
+        return F.cross_entropy(self.head(F.gelu(self.fc(x)) * READS[self.read](self, x)), y)
+
+
+def _enter(read: str) -> None:
+    @scenario("value_read", cls=Reading)
+    def values_read(run):
+        """The same in the first steps, so that recording it again finds no difference."""
+        run.model.read = read
+        (x, y), *_ = run.batches()
+        for i in range(8):
+            if i == 4:
+                run.model.factor.fill_(0.25)
+                run.model.mask[2:] = False
+                run.model.fc.bias.data.fill_(0.5)
+                x = x * 0.5
+            run.model.zero_grad()
+            run.model(x, y).backward()
+            run.see(run.model.head.weight.grad.sum())
+
+    ATTRIBUTES[read] = ATTRIBUTES.pop("values_read")
+
+
+for _read in READS:
+    _enter(_read)

@@ -51,6 +51,9 @@ class _Shapes:
     def settle(self) -> None:
         pass
 
+    def value_read(self) -> None:
+        raise TypeError("shapes_only: a value is read, and here are none")
+
     def host_data(self, what: str) -> None:
         raise TypeError(f"shapes_only: {what} takes values from the host, and here are none")
 

@@ -198,6 +198,11 @@ class Recorder(CallEvents, GradientEvents, UpdateEvents):
         assert handle.array is not None
         tensor._array, tensor._pending = handle.array, None
 
+    def value_read(self) -> None:
+        """User code reads the value of a real tensor: inside a recorded body what comes of it would be the same for ever."""
+        if self.recording and self.log is not None and self.log.current is not None:
+            self.refuse("value_read")
+
     def write(self, tensor: Tensor) -> None:
         """A real tensor is about to be changed in place by eager code: what the log read of it is computed first."""
         if self.log is not None and not self.recording and self.log.reads(tensor):

@@ -11,7 +11,7 @@ from ..errors import message
 from . import dispatch
 from .aval import Aval
 from .device import Device, as_device, cpu
-from .dtype import INTEGER, DType, as_dtype, bool_, from_numpy_dtype, get_default_dtype, int64
+from .dtype import INTEGER, DType, as_dtype, bool_, from_numpy_dtype, get_default_dtype, int32, int64
 from .ops import cast, compare, create, movement
 from .shapes import as_shape
 from .tensor import Tensor, aval_of
@@ -229,20 +229,18 @@ def eye(n: int, m: int | None = None, *, dtype=None, device=None) -> Tensor:
 def one_hot(index: Tensor, num_classes: int = -1) -> Tensor:
     """int64 [..., num_classes] with a 1 at each index.
 
-    Errors: ValueError for an index out of range; -1 reads the largest index.
+    Errors: CheckError for an index out of range; -1 reads the largest index.
 
     >>> nn.functional.one_hot(bt.tensor([0, 2]))
     tensor([[1, 0, 0],
             [0, 0, 1]])
     """
-    low, high = (int(index.min().item()), int(index.max().item())) if index.numel() else (0, -1)
-    num_classes = high + 1 if num_classes == -1 else num_classes
-    if low < 0 or high >= num_classes:
-        raise ValueError(
-            message(
-                "one_hot", "an index is out of range", expected=f"0 <= index < {num_classes}", got=f"{low} to {high}"
-            )
-        )
+    from .ops.composite.check import check
+
+    if num_classes == -1:
+        num_classes = int(index.max().item()) + 1 if index.numel() else 0
+    wrong = compare.lt(index, 0) | compare.ge(index, num_classes)
+    check(cast.cast(wrong.any(), int32), f"one_hot: an index is out of range, expected 0 <= index < {num_classes}")
     return cast.cast(
         compare.eq(movement.reshape(index, (*index.shape, 1)), create.iota(num_classes, index.device, int64)), int64
     )
@@ -253,7 +251,7 @@ def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
 
     Reads x: the shape depends on its values.
     """
-    array = x._buffer()
+    array = x._read()
     with x.device.activate():
         found = [Tensor._wrap(i, x.device) for i in array.nonzero()] if x.ndim else _nonzero_scalar(x)
         if as_tuple:

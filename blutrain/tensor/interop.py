@@ -29,7 +29,7 @@ def to_numpy(x: Tensor, *, force: bool = False) -> Any:
         if not force:
             raise TypeError(message("numpy", f"the tensor is on {x.device}", help="use .cpu().numpy()"))
         return x._host_array()
-    return x._buffer()
+    return x._read()
 
 
 def array_protocol(x: Tensor, dtype=None, copy=None):
@@ -55,7 +55,7 @@ def cuda_array_interface(x: Tensor) -> dict:
         raise RuntimeError(message("__cuda_array_interface__", "the tensor requires a gradient", help="use .detach()"))
     if x.dtype is bfloat16:
         raise TypeError(message("__cuda_array_interface__", "the interface has no bfloat16", help="use DLPack"))
-    return x._buffer().__cuda_array_interface__
+    return x._read().__cuda_array_interface__
 
 
 def dlpack(x: Tensor, *, stream=None, max_version=None, dl_device=None, copy=None):
@@ -67,9 +67,9 @@ def dlpack(x: Tensor, *, stream=None, max_version=None, dl_device=None, copy=Non
         raise BufferError(message("__dlpack__", "the tensor requires a gradient", help="use .detach()"))
     if x.dtype is bfloat16 and x.device.is_cpu:
         raise BufferError(
-            message("__dlpack__", "NumPy cannot export bfloat16", help="use .view_as_uint16() or cast to float32")
+            message("__dlpack__", "NumPy cannot export bfloat16", help="use .view(blutrain.uint16) or cast to float32")
         )
-    array = x._buffer()
+    array = x._read()
     if x.device.is_cpu:
         if not array.flags.writeable:
             array = array.copy()

@@ -135,12 +135,18 @@ class Tensor(_Methods):
             dispatch.recorder.materialize(self)
         return self._array
 
+    def _read(self):
+        """The array, for whoever makes of its values something that is no tensor, or has another shape."""
+        if dispatch.recorder is not None and self._pending is None:
+            dispatch.recorder.value_read()
+        return self._buffer()
+
     def _host_array(self):
-        """The values as a NumPy array: a copy, where the tensor is on a GPU.
+        """The values as a NumPy array, read: a copy, where the tensor is on a GPU.
 
         Errors: what a value check of a compiled step says that ran there and has not been heard of.
         """
-        array = self._buffer()
+        array = self._read()
         if self.device.is_cpu:
             return array
         if dispatch.recorder is not None:
