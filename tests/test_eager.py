@@ -188,14 +188,6 @@ def test_gradients_where_a_norm_is_zero_are_zero(norm):
     assert not x.grad.numpy().any()
 
 
-def test_norms_that_are_none_are_refused():
-    with pytest.raises(TypeError, match="norm: not defined for integers"):
-        bt.arange(3).norm()
-    for p in (0, -1, -math.inf, math.nan):
-        with pytest.raises(ValueError, match="norm: p is out of range"):
-            bt.ones(3).norm(p)
-
-
 def test_negative_powers_of_integers():
     x, y = bt.tensor([3, 2, 1, -1, -1, 5]), bt.tensor([2, -1, -3, -2, -3, 0])
     assert (x**y).tolist() == [9, 0, 1, 1, -1, 1] and (2**y).tolist() == [4, 0, 0, 0, 0, 1]

@@ -16,7 +16,7 @@ def _wide(x):
 
 
 def _root(x, power: float = 0.5):
-    """x ** power of x >= 0, 0 < power < 1, with gradient 0 where x is 0: the derivative there is infinite."""
+    """x ** power of x >= 0, power > 0, with gradient 0 where x is 0: the derivative there is infinite."""
     positive = compare.ne(x, 0)
     safe = arithmetic.where(positive, x, 1.0)
     root = unary.sqrt(safe) if power == 0.5 else arithmetic.pow(safe, power)
@@ -51,24 +51,38 @@ def logsumexp(x, dim, keepdim: bool = False):
     return result if keepdim else movement.reshape(result, reduced_shape(x.shape, dims, False))
 
 
-def norm(x, p: float = 2.0, dim=None, keepdim: bool = False):
-    """The p-norm of the elements over `dim`: p > 0 or inf.
+def norm(x, p: float | str = 2.0, dim=None, keepdim: bool = False):
+    """The p-norm of the elements over `dim`: any number, inf and -inf, or "fro" for 2. 0 counts what is not 0.
 
-    Errors: TypeError for integers, ValueError for another p.
+    Errors: TypeError for integers, ValueError for another p, or for an empty `dim` where p is inf or below 0.
     """
     if not x._aval.dtype.is_floating:
         raise TypeError(message("norm", "not defined for integers", got=str(x._aval), help="cast with .float() first"))
-    if not p > 0:
-        raise ValueError(message("norm", "p is out of range", expected="p > 0", got=repr(p)))
-    wide = _wide(x)
+    p = 2.0 if isinstance(p, str) and p == "fro" else p
+    if isinstance(p, (str, bool)) or not p == p:
+        raise ValueError(message("norm", "p is no order of a norm", expected="a number, or 'fro'", got=repr(p)))
+    dims = normalize_dims("norm", dim, x.ndim)
+    if not reduce.count(x.shape, dims) and (p < 0 or p == float("inf")):
+        raise ValueError(message("norm", f"no elements have no norm of order {p}", got=str(x._aval)))
+    return cast.cast(_norm(_wide(x), p, dims, keepdim), x._aval.dtype)
+
+
+def _norm(x, p: float, dims, keepdim: bool):
     if p == 2:
-        result = _root(reduce.sum(unary.square(wide), dim, keepdim))
-    elif p == float("inf"):
-        result = extremum.amax(unary.abs(wide), dim, keepdim)
+        return _root(reduce.sum(unary.square(x), dims, keepdim))
+    size = unary.abs(x)
+    if p == 1:
+        return reduce.sum(size, dims, keepdim)
+    if abs(p) == float("inf"):
+        return (extremum.amax if p > 0 else extremum.amin)(size, dims, keepdim)
+    if p < 1:  # derivatives at 0 are infinite, and taken as 0
+        is_positive = compare.ne(size, 0)
+        safe = arithmetic.where(is_positive, size, 1.0)
+        powers = arithmetic.where(is_positive, arithmetic.pow(safe, p), 0.0 if p >= 0 else float("inf"))
     else:
-        total = reduce.sum(arithmetic.pow(unary.abs(wide), p), dim, keepdim)
-        result = total if p == 1 else _root(total, 1 / p)
-    return cast.cast(result, x._aval.dtype)
+        powers = arithmetic.pow(size, p)
+    total = reduce.sum(powers, dims, keepdim)
+    return total if p == 0 else _root(total, 1 / p) if p > 0 else arithmetic.pow(total, 1 / p)
 
 
 def count_nonzero(x, dim=None):
