@@ -231,6 +231,26 @@ def test_weight_gradients_of_the_chunks_are_added_in_memory(step, precision, mon
     assert sum(problem.adds for problem in products) == CHUNKS - 1
 
 
+def test_norms_read_the_gradients_of_products_in_bf16(step, monkeypatch):
+    """The gradient of each norm's output comes from a product (the head's joined from its chunks), stored rounded; the
+    one other gradient of that size that a norm's backward reads and writes, the residual one, stays f32.
+    """
+    module = planned(step[0], "bf16", monkeypatch)
+    products = [k for k in kernels(module) if k.anchor == "contract"]
+    stored = [
+        t.dtype
+        for k in products
+        for t in k.results
+        if np.prod(t.shape[:-1]) in (BATCH * LENGTH, BATCH * LENGTH // CHUNKS) and t.shape[-1] == WIDTH
+    ]
+    assert stored.count("bf16") == LAYERS + CHUNKS
+    backwards = [k for k in kernels(module) if k.anchor == "row" and sum(t.shape == (WIDTH,) for t in k.results) >= 2]
+    assert len(backwards) == LAYERS + 1
+    for kernel in backwards:
+        wide = [t.dtype for t in kernel.operands if np.prod(t.shape) == BATCH * LENGTH * WIDTH]
+        assert sorted(wide) in (["bf16", "f32"], ["bf16", "f32", "f32"])
+
+
 def test_precision_stands_on_products_of_f32(step, monkeypatch):
     for precision, wanted in (("tf32", '"tf32"'), ("fp32", '"fp32"'), ("bf16", None)):
         module = planned(step[0], precision, monkeypatch)

@@ -80,7 +80,7 @@ class Expansion:
     """One linear_ce: its operands, and the operations created for it at the current insertion point."""
 
     def __init__(self, graph: Graph, op: ir.Operation, capabilities: Capabilities):
-        self.graph, self.capabilities = graph, capabilities
+        self.graph, self.op, self.capabilities = graph, op, capabilities
         self.attrs = attributes(op)
         operands = list(op.operands)
         self.x, self.w = operands[:2]

@@ -84,6 +84,8 @@ class _Shifted:
             new = self._chunk(*(e.slice(v, start, count) for v in (x, kept, rows, shift, factor)))
             parts = [e.join(i, a, b) for i, (a, b) in enumerate(zip(parts, new))] if parts else [[v] for v in new]
         losses, *gradients = [e.concat(p) for p in parts]
+        if self.needs[0] and self.narrow:
+            gradients[0] = self._widened(gradients[0])
         if self.needs[1]:
             gradients[-1] = self._splice(_ADD_TARGETS, [gradients[-1], ids, x, factor])[0]
         return [e.loss(self._splice(_KEEP, [kept, losses])[0]), *gradients]
@@ -106,6 +108,17 @@ class _Shifted:
         narrow = Aval(self.graph.aval(x).shape, bfloat16)
         behind = self.graph.cast(reshape.operands[0], bfloat16)
         return self.graph.create("reshape", [behind], [narrow], {"shape": narrow.shape}).result
+
+    def _widened(self, dx: ir.Value) -> ir.Value:
+        """The gradient of x in f32; where it is reshaped, behind that: what chunks are joined to stays memory."""
+        graph = self.graph
+        for use in list(self.expansion.op.results[1].uses):
+            reader = use.owner.operation
+            if reader.name == "nova.reshape":
+                narrow = graph.aval(reader.result)._replace(dtype=bfloat16)
+                moved = graph.create("reshape", [dx], [narrow], {"shape": narrow.shape}).result
+                graph.replace(reader, [graph.cast(moved, float32)])
+        return graph.cast(dx, float32)
 
     def _splice(self, meaning: Primitive, operands: list[ir.Value], **attrs) -> list[ir.Value]:
         graph: Graph = self.graph
@@ -154,7 +167,8 @@ def _softmax(logits, losses, shift, kept, fine):
 def _gradients(exponentials, scale, x, w, rows, factor, *, needs: tuple[bool, bool]):
     wide, scale, found = exponentials.to(float32), _column(scale), []
     if needs[0]:
-        found.append((wide @ w) * scale - _column(factor) * rows.to(float32))
+        dx = (wide @ w) * scale - _column(factor) * rows.to(float32)
+        found.append(dx.to(x.dtype))  # of what was rounded, as autocast has it
     if needs[1]:
         found.append(wide.transpose(0, 1) @ (x.to(float32) * scale))
     return tuple(found)
