@@ -7,7 +7,9 @@ and sums may fuse; everything else as on a CPU.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import TypeGuard
 
 from mlir import ir
 
@@ -29,7 +31,12 @@ def clone_region(
 class _DeviceCloner(_Cloner):
     out: Builder
 
+    def __init__(self, out: Builder, lanes: int, coordinate: Coordinate | None = None):
+        super().__init__(out, lanes, coordinate)
+        self.names: dict[ir.Value, str] = {}  # of what an operation has read
+
     def op(self, op: ir.Operation, operands: list[str]) -> list[str]:
+        self.names.update(zip(op.operands, operands, strict=True))
         dtypes = {str(v.type) for v in (*op.operands, *op.results)}
         if op.name in ("arith.extf", "arith.truncf"):
             source, target = self.type(op.operands[0].type), self.type(op.results[0].type)
@@ -37,8 +44,9 @@ class _DeviceCloner(_Cloner):
                 return [self._widen_pair(operands[0])]
             return [self.out.value(f"{op.name} {operands[0]} : {source} to {target}")]
         if op.name in _CONTRACTED and dtypes == {"f32"}:
-            type_ = self.type("f32")
-            return [self.out.value(f"{op.name} {operands[0]}, {operands[1]} fastmath<contract> : {type_}")]
+            return [self._contracted(op.name.removeprefix("arith."), *operands)]
+        if op.name == "math.exp" and dtypes == {"f32"}:
+            return [self.exp2([self._scaled(op.operands[0], LOG2_E)])]
         if op.name == "arith.divf" and dtypes == {"f32"} and _is_one(op.operands[0]):
             return [self._each("rcp.approx.ftz.f32 $0, $1;", operands[1:])]
         if op.name in _APPROXIMATE and dtypes == {"f32"}:
@@ -72,9 +80,6 @@ class _DeviceCloner(_Cloner):
     def tanh(self, operands: list[str]) -> str:
         return self._each("tanh.approx.f32 $0, $1;", operands)
 
-    def exp(self, operands: list[str]) -> str:
-        return self.exp2([self._times(operands[0], LOG2_E)])
-
     def exp2(self, operands: list[str]) -> str:
         return self._each("ex2.approx.ftz.f32 $0, $1;", operands)
 
@@ -91,6 +96,24 @@ class _DeviceCloner(_Cloner):
         type_ = self.type("f32")
         return self.out.value(f"arith.mulf {x}, {self.out.constant(repr(factor), type_)} : {type_}")
 
+    def _scaled(self, value: ir.Value, factor: float) -> str:
+        """value times factor: in the constants that it is a sum or product of, where that takes no multiplication."""
+        op, type_ = _producer(value), self.type("f32")
+        number = _number(op)
+        if number is not None:
+            return self.out.constant(repr(number * factor), type_)
+        if _absorbs(op):
+            if op.name == "arith.negf":
+                return self._scaled(op.operands[0], -factor)
+            if op.name == "arith.mulf":
+                a, b = sorted(op.operands, key=lambda x: _absorbs(_producer(x)))
+                return self._contracted("mulf", self._name(self.names, a), self._scaled(b, factor))
+            return self._contracted("addf", *(self._scaled(x, factor) for x in op.operands))
+        return self._times(self._name(self.names, value), factor)
+
+    def _contracted(self, name: str, a: str, b: str) -> str:
+        return self.out.value(f"arith.{name} {a}, {b} fastmath<contract> : {self.type('f32')}")
+
     def _each(self, text: str, operands: list[str]) -> str:
         """One instruction for each lane."""
         constraints = ",".join(["=f", *["f"] * len(operands)])
@@ -99,20 +122,36 @@ class _DeviceCloner(_Cloner):
         return self.out.vector(results, "f32")
 
 
-def _is_one(value: ir.Value) -> bool:
+def _producer(value: ir.Value) -> ir.Operation | None:
     owner = value.owner
-    return not isinstance(owner, ir.Block) and owner.name == "arith.constant" and _holds_one(owner.operation)
+    return None if isinstance(owner, ir.Block) else owner.operation
 
 
-def _holds_one(constant: ir.Operation) -> bool:
-    attribute = constant.attributes["value"]
-    return isinstance(attribute, ir.FloatAttr) and attribute.value == 1.0
+def _number(op: ir.Operation | None) -> float | None:
+    """The number that a constant is; None for others, infinities and NaN."""
+    if op is None or op.name != "arith.constant":
+        return None
+    attribute = op.attributes["value"]
+    if isinstance(attribute, ir.FloatAttr) and math.isfinite(attribute.value):
+        return attribute.value
+    return None
+
+
+def _is_one(value: ir.Value) -> bool:
+    return _number(_producer(value)) == 1.0
+
+
+def _absorbs(op: ir.Operation | None) -> TypeGuard[ir.Operation]:
+    """Whether a factor of an operation's result can go to constants alone: k, -x, k * y, x + x for such x."""
+    if op is None or op.name not in ("arith.negf", "arith.mulf", "arith.addf"):
+        return _number(op) is not None
+    some = any if op.name == "arith.mulf" else all
+    return some(_absorbs(_producer(x)) for x in op.operands)
 
 
 _CONTRACTED = ("arith.addf", "arith.subf", "arith.mulf")
 _APPROXIMATE = {
     "math.tanh": _DeviceCloner.tanh,
-    "math.exp": _DeviceCloner.exp,
     "math.exp2": _DeviceCloner.exp2,
     "math.log": _DeviceCloner.log,
     "math.log2": _DeviceCloner.log2,
