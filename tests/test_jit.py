@@ -6,6 +6,7 @@ import functools
 import gc
 import inspect
 import random
+import time
 import types
 import warnings
 import weakref
@@ -23,6 +24,7 @@ from blutrain.errors import CompileRefused
 from blutrain.nn import functional as F
 from blutrain.nova.refuse import REASONS
 from blutrain.optim import SGD, AdamW
+from blutrain.tensor.device import Device
 
 SCALE, TABLE, MASK = 1.0, {"scale": 1.0}, None
 ones = functools.partial(bt.ones, dtype=bt.float64)
@@ -667,3 +669,66 @@ def test_the_function_and_what_it_holds_can_go(interpreted):
     gc.collect()
     assert [ref() for ref in gone] == [None, None]
     assert len(nova.recorder().root.children) < children
+
+
+def test_devices_inside_are_those_of_the_call(interpreted):
+    """Mixing them is the eager error; work on another device alone is refused, not done on that of the call."""
+    cuda = Device("cuda")
+    other = bt.Tensor._wrap(ones(3).numpy(), cuda, ones(3)._aval)
+    with pytest.raises(CompileRefused, match="several devices: cuda:0 and cpu"):
+        nova.jit(lambda x: x * other, strict=True)(ones(3))
+    hidden = {"other": other}.get
+    with pytest.raises(ValueError, match=r"(?s)mul: tensors are on different devices.*test_jit.py"):
+        nova.jit(lambda x: x * hidden("other"), strict=True)(ones(3))
+    holder = types.SimpleNamespace(tensor=other)
+    with pytest.raises(CompileRefused, match="several devices: mul on cuda:0 in a call on cpu"):
+        nova.jit(lambda x: (x, holder.tensor * 2.0), strict=True)(ones(3))
+
+
+def test_aliases_of_state_are_read_as_the_state(interpreted):
+    """A detached parameter is another object each time; what stands in its place later is seen."""
+    weight = nn.Parameter(ones(3))
+    f, seen = nova.jit(lambda x: x * weight.detach(), strict=True), []
+    for i in range(8):
+        if i % 3 == 2:
+            weight.data = ones(3) * i
+        seen.append(f(ones(3, requires_grad=True)).sum().item())
+    assert seen == [3.0, 3.0, 6.0, 6.0, 6.0, 15.0, 15.0, 15.0]
+
+
+def test_large_values_are_guarded_by_their_size(interpreted):
+    """Comparing a whole data set at every call would cost more than the call."""
+    table, scale = list(range(100_000)), np.ones(1 << 20)
+    f = nova.jit(lambda x: x * float(table[2] * scale.ndim * len(table)), strict=True)
+    for _ in range(3):
+        assert f(ones(3)).sum().item() == 6e5
+    start = time.perf_counter()
+    for _ in range(20):
+        f(ones(3)).sum().item()
+    assert time.perf_counter() - start < 0.2
+    table.append(3)
+    assert f(ones(3)).sum().item() == 6e5 + 6
+
+
+def test_an_optimizer_beside_the_model_is_no_guard(interpreted):
+    """Its step counts change at every step; what is read of it is seen."""
+    model, optimizer = make(False)
+    trainer = types.SimpleNamespace(model=model, optimizer=optimizer)
+
+    def f(x, y):
+        return penalized(trainer, x, y) * optimizer.param_groups[0]["lr"]
+
+    loss_of, expected = nova.jit(f, strict=True, max_programs=2), []
+    for i, (x, y) in enumerate(batches(8)):
+        optimizer.param_groups[0]["lr"] = 0.05 * (1 + i // 4)
+        expected.append(f(x, y).item())
+        loss = loss_of(x, y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        assert loss.item() == pytest.approx(expected[-1], rel=1e-12)
+    assert len(loss_of._compiled.programs) == 2
+
+
+def penalized(trainer, x, y):
+    return trainer.model(x, y)

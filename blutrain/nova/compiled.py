@@ -72,6 +72,7 @@ class Compiled:
         self._places: dict[str, dict[tuple[int, str], Place]] = {"stable": {}, "changeable": {}}
         self._found: dict[str, list] = {}
         self._joined: dict[int, weakref.ref[Module]] = {}  # modules among arguments and at places
+        self._noted: dict[int, Module] = {}
         self._met: list[weakref.ref[Module]] = []
         self._tensors: dict[int, weakref.ref[Tensor]] = {}  # those of the tree
         self._classes: list[type] = []
@@ -211,7 +212,7 @@ class Compiled:
         """While it is open, reads of attributes of the tree's modules are noted."""
         modules = self._modules()
         classes = [type(m) for m in modules]
-        by_id = {id(m): m for m in modules}
+        by_id = self._noted = {id(m): m for m in modules}
         self.operands, self._met = [], []
         self._scan()
         for m, cls in zip(modules, classes, strict=True):
@@ -221,6 +222,7 @@ class Compiled:
         finally:
             for m, cls in zip(modules, classes, strict=True):
                 object.__setattr__(m, "__class__", cls)
+            self._noted = {}
 
     def note(self, module: Module, name: str, value, log: Log) -> None:
         """Forward read an attribute that is neither parameter, buffer nor sub-module."""
@@ -235,9 +237,15 @@ class Compiled:
             kind = "stable"
         self._add(kind, (id(module), name), Place(module, name))
 
+    def states(self) -> dict[int, Tensor]:
+        """The tensors that are read by reference, by their arrays."""
+        known = identities((*self._state.stable, *self._state.changeable))
+        tensors = [*(x for x in known if isinstance(x, Tensor)), *alive(list(self._tensors.values()))]
+        return {id(memory(t)): t for t in tensors}
+
     def met(self, module: Module) -> None:
         """A module is called while this is recorded."""
-        if all(m is not module for m in self._modules()):
+        if id(module) not in self._noted:
             self._met.append(weakref.ref(module))
 
     def recorded_key(self, replayed: set[tuple[int, str]]) -> int:
@@ -258,9 +266,9 @@ class Compiled:
         """What the call just recorded used, though no key knows which it is: a captured value, or what is at no place."""
         known = {id(x) for x in identities((*self._state.stable, *self._state.changeable))}
         known |= {id(t) for t in self.operands}
-        arrays = {id(memory(t)) for t in alive(list(self._tensors.values()))}
+        known |= self._tensors.keys()
         for value, tensor in captured:
-            if id(tensor) not in known and id(memory(tensor)) not in arrays:
+            if id(tensor) not in known:
                 return value, f"a tensor {tensor._aval}"
         strays = [m for m in alive(self._met) if id(m) not in self._joined]
         return (None, type(strays[0]).__name__) if strays else None

@@ -23,6 +23,7 @@ MISSING = object()
 _NEVER = object()  # no value of anything
 OPERAND = "operand"  # stands in a guard for a tensor that the call takes as it takes its arguments
 MAX_EFFECTS = 3  # recordings that change what stands at a place; beyond, the body runs at every call
+MAX_ITEMS, MAX_BYTES = 1000, 1 << 20  # of a container and of an array: of larger ones identity and size are the guard
 _DEPTH = 3  # how far guards look into objects
 
 
@@ -75,6 +76,11 @@ def is_plain(value) -> bool:
     return value is None or isinstance(value, (bool, int, float, str, bytes, list, tuple, dict, set, frozenset))
 
 
+def is_ours(value) -> bool:
+    """Whether a value is an object of this package (an optimizer, say), which holds more than a call reads."""
+    return type(value).__module__.startswith("blutrain.")
+
+
 def can_change(value) -> bool:
     """Whether what a value means for a call can change without another one being put in its place."""
     if value is None or isinstance(value, (bool, int, float, str, bytes, type, types.ModuleType)):
@@ -99,6 +105,8 @@ def guard(value, take: Callable[[Tensor], bool] = lambda tensor: False, depth: i
         if depth == 0 and take(value):
             return OPERAND
         return Identity(value), value.requires_grad, value._aval, value.device
+    if isinstance(value, (list, tuple, set, frozenset, dict)) and len(value) > MAX_ITEMS:
+        return Identity(value), len(value)
     if isinstance(value, (list, tuple)):
         return kind, tuple([guard(v, take, depth) for v in value])
     if isinstance(value, (set, frozenset)):
@@ -106,10 +114,11 @@ def guard(value, take: Callable[[Tensor], bool] = lambda tensor: False, depth: i
     if isinstance(value, dict):
         return kind, tuple([(guard(k, take, 1), guard(v, take, depth)) for k, v in value.items()])
     if isinstance(value, numpy.ndarray):
-        return kind, value.shape, value.dtype.str, value.tobytes()
+        content = value.tobytes() if value.nbytes <= MAX_BYTES else Identity(value)
+        return kind, value.shape, value.dtype.str, content
     if isinstance(value, types.MethodType):  # another object each time it is read
         return Identity(value.__func__), Identity(value.__self__)
-    is_one = isinstance(value, (Module, type, types.ModuleType)) or callable(value)
+    is_one = isinstance(value, (Module, type, types.ModuleType)) or callable(value) or is_ours(value)
     if is_one or depth == _DEPTH or not hasattr(value, "__dict__"):
         return Identity(value)
     return Identity(value), tuple([(k, guard(v, take, depth + 1)) for k, v in vars(value).items()])

@@ -33,7 +33,8 @@ class Log(EventRecording):
     owner: the compiled module whose options hold; is_launched: its program runs, or has run; taped: the pending tensors
     have their tape; externals: value -> outside tensor, arrays: value -> what is bound in its place; fresh: outside tensors
     that the coming event brings in; live: value -> the tensors that stand for it; proxies: id of an outside tensor with a
-    tape of its own -> leaf in its place; marked: real tensors that an event writes, pending until the flush.
+    tape of its own -> leaf in its place; marked: real tensors that an event writes, pending until the flush; states: those
+    of the module whose call is being recorded, by array: an alias of one (`detach`) is captured as that one.
     """
 
     owner: Compiled | None = None
@@ -59,6 +60,7 @@ class Log(EventRecording):
         self.grad_tensors: dict[int, Tensor] = {}
         self.proxies: dict[int, Tensor] = {}
         self.marked: list[Tensor] = []
+        self.states: dict[int, Tensor] = {}
         self._grads: dict[int, tuple[Tensor, int]] = {}
         self.draw_scalars: dict[int, tuple] = {}
         self.counts: list[Any] = []

@@ -53,6 +53,7 @@ class EventRecording:
         grad_tensors: dict[int, Tensor]
         proxies: dict[int, Tensor]
         marked: list[Tensor]
+        states: dict[int, Tensor]
         grads: dict[int, tuple[Tensor, int]]
         refused: tuple[str, Location] | None
 
@@ -173,7 +174,7 @@ class EventRecording:
         value = self.find(x)
         if value is None:
             value = self._new_value(x._aval)
-            self.current.capture(x, value)
+            self.current.capture(self.states.get(id(x._array), x), value)
         return value
 
     def bind_gradient(self, parameter: Tensor) -> int:

@@ -110,6 +110,10 @@ class Recorder(CallEvents, GradientEvents, UpdateEvents):
         if prim.name == "assign":
             target, value = operands
             return self._record_assign(log, target, value, location)
+        device = dispatch.common_device(prim.name, operands, attrs)
+        if device is not None and device is not log.device:
+            self.refuse("devices", location=location, detail=f"{prim.name} on {device} in a call on {log.device}")
+            return dispatch.apply(prim, *operands, **attrs)
         try:
             return log.primitive(prim, operands, attrs, location)
         except NeedsValue:

@@ -111,13 +111,13 @@ class CallEvents:
         compiled: Compiled = module._compiled
         before, attributes = random_state(), compiled.attributes()
         map_tree(inputs, Tensor, log.gate)
-        self.head = compiled
+        self.head, log.states = compiled, compiled.states()
         try:
             with compiled.noting(log), self._body():
                 # in a list, so that references to it can be counted
                 boxed = [module._call_eager(*inputs[0], **inputs[1])]
         finally:
-            self.head = None
+            self.head, log.states = None, {}
         changed = compiled.changed_attributes(attributes)
         if log.refused is None and random_state() != before:
             self.refuse("python_random")

@@ -20,7 +20,7 @@ import numpy
 
 from ..nn.module import Module
 from ..tensor.tensor import Tensor
-from .guards import MISSING, Place, guard, identities, is_plain
+from .guards import MISSING, Place, guard, identities, is_ours, is_plain
 
 _LIBRARIES = {"blutrain", "numpy", *sys.stdlib_module_names}
 _FOLDERS = tuple([os.path.dirname(os.path.abspath(x)) + os.sep for x in (os.path.dirname(__file__), numpy.__file__)])
@@ -178,7 +178,7 @@ def _has_places(value) -> bool:
     if value is None or value is MISSING or isinstance(value, (Module, Tensor)) or is_plain(value):
         return False
     name = value.__name__ if isinstance(value, types.ModuleType) else _class_of(value).__module__
-    return name.partition(".")[0] not in _LIBRARIES
+    return name.partition(".")[0] not in _LIBRARIES or is_ours(value)
 
 
 def _class_of(value) -> type:
