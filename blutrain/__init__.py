@@ -9,6 +9,7 @@ Importing it loads neither MLIR nor CuPy: `nova` and `distributed` are imported 
 from __future__ import annotations
 
 import importlib
+import math
 
 from . import autograd, config
 from .autograd import enable_grad, is_grad_enabled, no_grad, set_grad_enabled
@@ -63,20 +64,26 @@ from .tensor.ops.arrange import (
     cat,
     chunk,
     flatten,
+    hstack,
     masked_fill,
+    meshgrid,
     movedim,
     permute,
+    ravel,
     repeat_interleave,
     roll,
     split,
     squeeze,
     stack,
     t,
+    tile,
     transpose,
     tril,
     triu,
     unbind,
+    unflatten,
     unsqueeze,
+    vstack,
 )
 from .tensor.ops.closeness import allclose, equal, isclose
 from .tensor.ops.compare import (
@@ -99,12 +106,14 @@ from .tensor.ops.compare import (
 )
 from .tensor.ops.composite import log_softmax, relu, softmax
 from .tensor.ops.contract import bmm, dot, matmul, mm, outer
+from .tensor.ops.diagonal import diag, diagonal, trace
+from .tensor.ops.distinct import bincount, unique
 from .tensor.ops.einsum import einsum
 from .tensor.ops.extremum import amax, amin, argmax, argmin, max, min
+from .tensor.ops.formulas import addcdiv, addcmul, lerp, logaddexp, nan_to_num
 from .tensor.ops.gather import gather, index_add, index_copy, index_select, scatter_add, take
 from .tensor.ops.movement import flip, narrow, reshape
 from .tensor.ops.random import (
-    bernoulli,
     normal,
     rand,
     rand_like,
@@ -115,7 +124,10 @@ from .tensor.ops.random import (
     uniform,
 )
 from .tensor.ops.reduce import all, any, cumsum, mean, prod, sum
-from .tensor.ops.sort import argsort, sort, topk
+from .tensor.ops.sampling import bernoulli, multinomial
+from .tensor.ops.scatter import index_fill, scatter, take_along_dim
+from .tensor.ops.search import bucketize, searchsorted
+from .tensor.ops.sort import argsort, kthvalue, median, sort, topk
 from .tensor.ops.statistics import count_nonzero, logsumexp, norm, std, var
 from .tensor.ops.unary import (
     abs,
@@ -147,6 +159,9 @@ from .tensor.ops.unary import (
     trunc,
 )
 
+clip, concat, concatenate, swapaxes, moveaxis = clamp, cat, cat, transpose, movedim  # PyTorch has both names, too
+inference_mode, dtype = no_grad, DType
+inf, nan, pi, e = math.inf, math.nan, math.pi, math.e
 float = float32
 double = float64
 half = float16

@@ -176,6 +176,7 @@ def strided(x, dim, n):
     return x.flip(dim)[:, ::2] if isinstance(x, bt.Tensor) else np.flip(x, dim)[:, ::2]
 
 
+SORTED = f(6, fixed=[-2, -1, 0, 0, 1, 1.5])
 INDEX = i(4, fixed=[0, 2, 2, -1])
 
 
@@ -446,6 +447,16 @@ CASES: list[Case] = [
         f(3, 4),
         scale=4,
     ),
+    Case("searchsorted", bt.searchsorted, (SORTED, f(2, 3)), np.searchsorted, 0, compiled=False),
+    Case(
+        "searchsorted",
+        lambda s, x: bt.searchsorted(s, x, right=True),
+        (SORTED, i(2, 3)),
+        lambda s, x: np.searchsorted(s, x, "right"),
+        0,
+        compiled=False,
+        label="right",
+    ),
     Case("argsort", lambda x: x.argsort(1), (f(3, 5),), lambda x: x.argsort(1), 0, compiled=False),
     Case(
         "argsort", lambda x: x.sort(0, True).values, (f(5, 3),), lambda x: -np.sort(-x, 0), compiled=False, label="sort"
@@ -598,6 +609,16 @@ ERRORS = [
     Bad("matmul", lambda: bt.einsum("ij,jk->ik", z(2, 3), z(2, 3)), ValueError, "j has two extents"),
     Bad("matmul", lambda: bt.einsum("...j->j", z(2, 3)), ValueError, "not understood"),
     Bad("argsort", lambda: z(2, 3).topk(4), ValueError, "k is out of range"),
+    Bad("argsort", lambda: z(2, 3).kthvalue(0), ValueError, "k is out of range"),
+    Bad("argsort", lambda: z(0).median(), ValueError, "no elements"),
+    Bad("searchsorted", lambda: bt.searchsorted(z(2, 3), z(3, 3)), ValueError, "shapes do not fit"),
+    Bad("searchsorted", lambda: bt.searchsorted(z(3), 1.0, side="middle"), ValueError, "unknown side"),
+    Bad("index_copy", lambda: z(2, 3).scatter(1, bt.zeros(2, 3, dtype=bt.int64), z(1, 3)), ValueError, "does not fit"),
+    Bad("index_copy", lambda: z(2, 3).scatter(1, bt.full((2, 1), 3), 1.0), IndexError, "got: 3"),
+    Bad("take", lambda: bt.diag(z(2, 2, 2)), ValueError, "a vector or a matrix"),
+    Bad("expand", lambda: bt.meshgrid(z(2), indexing="x"), ValueError, "unknown indexing"),
+    Bad("index_add", lambda: bt.bincount(bt.tensor([-1])), ValueError, "a value is negative"),
+    Bad("reshape", lambda: z(2).view(bt.int8), ValueError, "another size"),
     Bad("full", lambda: bt.zeros(-1), ValueError, "an extent is negative"),
     Bad("iota", lambda: bt.arange(0, 3, 0), ValueError, "the step is 0"),
     Bad("assign", lambda: z(2).copy_(z(3)), ValueError, "expand"),

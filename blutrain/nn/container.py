@@ -1,4 +1,4 @@
-"""Containers: Sequential, ModuleList, ModuleDict. Their members are attributes named by position or key."""
+"""Containers: Sequential, ModuleList, ModuleDict, ParameterList. Their members are attributes named by position or key."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import message
 from .module import Module
+from .parameter import Parameter
 
 
 class _Indexed(Module):
@@ -137,3 +138,36 @@ def _checked(op: str, module: Any) -> Module:
     if not isinstance(module, Module):
         raise TypeError(message(op, "members must be modules", expected="a Module", got=type(module).__name__))
     return module
+
+
+class ParameterList(Module):
+    """A list of parameters that the owner's forward uses as it likes."""
+
+    def __init__(self, parameters: Iterable[Parameter] = ()):
+        super().__init__()
+        for parameter in parameters:
+            self.append(parameter)
+
+    def append(self, parameter: Parameter) -> ParameterList:
+        if not isinstance(parameter, Parameter):
+            got = type(parameter).__name__
+            raise TypeError(message("ParameterList", "members must be parameters", expected="a Parameter", got=got))
+        setattr(self, str(len(self)), parameter)
+        return self
+
+    def __getitem__(self, index: int) -> Parameter:
+        members = self._members()
+        if not -len(members) <= index < len(members):
+            raise IndexError(
+                message("ParameterList", "no such parameter", expected=f"0 to {len(self) - 1}", got=str(index))
+            )
+        return members[index]
+
+    def __len__(self) -> int:
+        return len(self._members())
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(self._members())
+
+    def _members(self) -> list[Parameter]:
+        return [p for p in self.__dict__.values() if isinstance(p, Parameter)]

@@ -8,7 +8,7 @@ from ..errors import message
 from ..tensor.creation import one_hot
 from ..tensor.dtype import finfo
 from ..tensor.ops.arrange import pad
-from ..tensor.ops.composite.cross_entropy import cross_entropy
+from ..tensor.ops.composite.attention import scaled_dot_product_attention
 from ..tensor.ops.composite.dropout import dropout as _dropout
 from ..tensor.ops.composite.embedding import embedding as _embedding
 from ..tensor.ops.composite.gelu import gelu
@@ -20,24 +20,60 @@ from ..tensor.ops.composite.rms_norm import rms_norm as _rms_norm
 from ..tensor.ops.composite.softmax import log_softmax, softmax
 from ..tensor.ops.unary import sigmoid, tanh
 from ..tensor.tensor import Tensor
+from .activation_functions import elu, glu, hardtanh, leaky_relu, logsigmoid, mish, relu6, softmin, softplus
+from .loss_functions import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    cosine_similarity,
+    cross_entropy,
+    huber_loss,
+    kl_div,
+    l1_loss,
+    nll_loss,
+    normalize,
+    pairwise_distance,
+    smooth_l1_loss,
+    triplet_margin_loss,
+)
 
 __all__ = [
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cosine_similarity",
     "cross_entropy",
     "dropout",
+    "elu",
     "embedding",
     "gelu",
+    "glu",
+    "hardtanh",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
     "layer_norm",
+    "leaky_relu",
     "linear",
     "log_softmax",
+    "logsigmoid",
+    "mish",
     "mse_loss",
+    "nll_loss",
+    "normalize",
     "one_hot",
     "pad",
+    "pairwise_distance",
     "relu",
+    "relu6",
     "rms_norm",
+    "scaled_dot_product_attention",
     "sigmoid",
     "silu",
+    "smooth_l1_loss",
     "softmax",
+    "softmin",
+    "softplus",
     "tanh",
+    "triplet_margin_loss",
 ]
 
 

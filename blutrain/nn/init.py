@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import math
 
+import numpy
+
 from ..autograd import no_grad
 from ..errors import message
-from ..tensor.creation import full_like
+from ..tensor.creation import eye, from_numpy, full_like
+from ..tensor.dtype import float64
 from ..tensor.ops import random
+from ..tensor.ops.arithmetic import where
 from ..tensor.tensor import Tensor
 
 # Factor by which an activation shrinks the deviation, as in torch.nn.init.calculate_gain.
@@ -47,6 +51,39 @@ def uniform_(tensor: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Normal with the given mean and deviation."""
     return _write(tensor, random.normal(tensor.shape, mean, std, dtype=tensor.dtype, device=tensor.device))
+
+
+def trunc_normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0) -> Tensor:
+    """Normal within [a, b]: what falls outside is drawn again."""
+    if not a < b or mean + 6 * std < a or mean - 6 * std > b:
+        expected, got = "an interval [a, b] within 6 std of mean", f"[{a}, {b}], {mean=}, {std=}"
+        raise ValueError(
+            message("trunc_normal_", "hardly a number falls into the interval", expected=expected, got=got)
+        )
+    options = {"dtype": tensor.dtype, "device": tensor.device}
+    value = random.normal(tensor.shape, mean, std, **options)
+    while ((value < a) | (value > b)).any():
+        value = where((value < a) | (value > b), random.normal(tensor.shape, mean, std, **options), value)
+    return _write(tensor, value)
+
+
+def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """A matrix (further dimensions belong to the second) with orthonormal rows or columns, times gain (Saxe et al., 2013)."""
+    rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
+    if tensor.ndim < 2 or not rows or not columns:
+        raise ValueError(message("orthogonal_", "needs a weight of two or more dimensions", got=str(tensor._aval)))
+    drawn = random.normal((max(rows, columns), min(rows, columns)), dtype=float64).numpy()
+    q, r = numpy.linalg.qr(drawn)
+    q = q * numpy.where(numpy.diag(r) < 0, -1.0, 1.0)  # makes the distribution uniform
+    q = q.T if rows < columns else q
+    return _write(tensor, from_numpy(numpy.ascontiguousarray(q * gain)).reshape(tensor.shape).to(tensor.device))
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """Ones on the diagonal of a matrix, zeros elsewhere."""
+    if tensor.ndim != 2:
+        raise ValueError(message("eye_", "needs a matrix", got=str(tensor._aval)))
+    return _write(tensor, eye(*tensor.shape, dtype=tensor.dtype, device=tensor.device))
 
 
 def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:

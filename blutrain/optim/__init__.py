@@ -1,8 +1,10 @@
 """Optimizers and learning-rate schedules. Imports tensor and autograd only.
 
-Reading order: optimizer.py (the protocol that nova relies on), sgd.py and adam.py (the rules), schedule.py.
+Reading order: optimizer.py (the protocol that nova relies on), sgd.py and adam.py (the rules), schedule.py,
+lr_scheduler.py (PyTorch's schedules).
 """
 
+from . import lr_scheduler
 from .adam import Adam, AdamW
 from .optimizer import Bucket, Optimizer, StepCount
 from .schedule import LambdaLR, LRScheduler, StepLR, WarmupCosineLR
@@ -19,4 +21,5 @@ __all__ = [
     "StepCount",
     "StepLR",
     "WarmupCosineLR",
+    "lr_scheduler",
 ]

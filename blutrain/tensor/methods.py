@@ -7,7 +7,7 @@ import functools
 import numpy
 
 from ..errors import message
-from . import creation, indexing, interop
+from . import creation, indexing, interop, new_tensors
 from .dispatch import apply
 from .dtype import bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
 from .inplace import copy_, in_place
@@ -19,10 +19,15 @@ from .ops import (
     compare,
     composite,
     contract,
+    diagonal,
+    distinct,
     extremum,
+    formulas,
     gather,
     movement,
     reduce,
+    sampling,
+    scatter,
     sort,
     statistics,
     unary,
@@ -35,20 +40,29 @@ METHODS = (
     (compare, "bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift"),
     (unary, "exp expm1 log log1p log2 sqrt rsqrt reciprocal sin cos tan atan tanh sigmoid erf neg abs square"),
     (unary, "floor ceil round trunc sign isfinite isnan isinf clone contiguous"),
+    (formulas, "addcmul addcdiv lerp logaddexp nan_to_num"),
     (reduce, "sum mean prod any all cumsum"),
     (extremum, "amax amin max min argmax argmin"),
     (statistics, "var std logsumexp norm count_nonzero"),
     (movement, "reshape expand flip narrow"),
-    (arrange, "view transpose t permute movedim squeeze unsqueeze flatten unflatten split chunk unbind select"),
-    (arrange, "repeat repeat_interleave roll tril triu broadcast_to masked_fill"),
+    (arrange, "view transpose t permute movedim squeeze unsqueeze flatten unflatten split chunk unbind select ravel"),
+    (arrange, "repeat tile repeat_interleave roll tril triu broadcast_to masked_fill"),
     (contract, "matmul mm bmm dot outer"),
     (composite, "softmax log_softmax relu"),
     (closeness, "isclose allclose equal"),
-    (sort, "argsort sort topk"),
+    (sort, "argsort sort topk kthvalue median"),
+    (diagonal, "diagonal diag trace"),
+    (scatter, "scatter index_fill take_along_dim"),
+    (distinct, "unique bincount"),
+    (sampling, "multinomial uniform_ normal_ exponential_ bernoulli_"),
     (gather, "gather index_select index_add index_copy scatter_add take"),
     (creation, "masked_select nonzero"),
+    (new_tensors, "new_zeros new_ones new_full new_empty new_tensor pin_memory"),
 )
-IN_PLACE = "add sub mul div pow clamp neg abs exp log sqrt floor round sigmoid tanh masked_fill remainder floor_divide"
+IN_PLACE = (
+    "add sub mul div pow clamp neg abs exp log sqrt floor round sigmoid tanh masked_fill remainder floor_divide "
+    "reciprocal rsqrt relu tril triu lerp addcmul addcdiv nan_to_num scatter scatter_add index_add index_copy index_fill"
+)
 OPERATORS = {
     "add": (arithmetic.ADD, arithmetic.add),
     "sub": (arithmetic.SUB, arithmetic.sub),
@@ -166,16 +180,6 @@ def zero_(x):
     return fill_(x, 0)
 
 
-def lerp(x, end, weight):
-    """x + weight * (end - x)."""
-    return x + weight * (end - x)
-
-
-def addcmul_(x, first, second, value=1):
-    """x += value * first * second, in place; returns x."""
-    return x.add_(first * second * value)
-
-
 def deep_copy(x, memo):
     """A leaf with its own memory, and a copy of .grad. Errors: RuntimeError for a tensor with history."""
     if x.grad_fn is not None:
@@ -191,7 +195,7 @@ def deep_copy(x, memo):
     return twin
 
 
-WRITTEN_HERE = (type_as, detach, detach_, expand_as, view_as, reshape_as, where, fill_, zero_, lerp, addcmul_, copy_)
+WRITTEN_HERE = (type_as, detach, detach_, expand_as, view_as, reshape_as, where, fill_, zero_, copy_)
 
 
 def reduced(x):
@@ -216,7 +220,6 @@ def restored(kind, bits, dtype, device, requires_grad: bool):
 
 SPECIAL = {
     **{function.__name__: function for function in WRITTEN_HERE},
-    "lerp_": in_place("lerp_", lerp),
     "__hash__": object.__hash__,  # __eq__ clears it: tensors are told apart by identity
     "__deepcopy__": deep_copy,
     "__reduce__": reduced,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 
 from ...errors import message
-from ..dtype import int64, promote
+from ..dtype import DType, int64, promote
 from ..shapes import broadcast_shapes, normalize_dim, normalize_dims
 from ..tensor import Tensor
 from . import arithmetic, cast, compare, create, movement
@@ -13,10 +13,12 @@ from .unary import clone
 
 
 def view(x, *shape):
-    """x in another shape sharing its memory, or with a dtype of the same size.
+    """x in another shape sharing its memory; or, given a dtype of the same size, its bits as that (without gradient).
 
-    Errors: ValueError where strides do not allow it.
+    Errors: ValueError where strides, or sizes, do not allow it.
     """
+    if len(shape) == 1 and isinstance(shape[0], DType):
+        return _bits(x, shape[0])
     result = movement.reshape(x, *shape)
     if result._base is None and result._pending is None and x.numel() and result is not x:
         raise ValueError(
@@ -27,6 +29,15 @@ def view(x, *shape):
                 help="use reshape",
             )
         )
+    return result
+
+
+def _bits(x, dtype: DType):
+    if dtype.itemsize != x.dtype.itemsize:
+        expected, got = f"{x.dtype.itemsize} bytes an element", f"{dtype} of {dtype.itemsize}"
+        raise ValueError(message("view", "the dtype has another size", expected=expected, got=got))
+    result = Tensor._wrap(x._read().view(dtype.numpy), x.device)
+    result._version, result._foreign = x._versions(), x._foreign
     return result
 
 
@@ -99,6 +110,11 @@ def flatten(x, start_dim: int = 0, end_dim: int = -1):
     return movement.reshape(x, (*x.shape[:first], n, *x.shape[last + 1 :]))
 
 
+def ravel(x):
+    """All elements as a vector."""
+    return movement.reshape(x, (-1,))
+
+
 def unflatten(x, dim: int, sizes):
     """One dimension as several; one of `sizes` may be -1."""
     dim = normalize_dim("unflatten", dim, x.ndim)
@@ -127,6 +143,32 @@ def stack(tensors, dim: int = 0):
             message("stack", "tensors of one shape are needed", got=", ".join(str(x._aval) for x in tensors))
         )
     return cat([unsqueeze(x, dim) for x in tensors], normalize_dim("stack", dim, tensors[0].ndim + 1))
+
+
+def hstack(tensors):
+    """Side by side: along dimension 1, of vectors and numbers 0."""
+    tensors = [movement.reshape(x, (1,)) if not x.ndim else x for x in tensors]
+    return cat(tensors, 0 if tensors and tensors[0].ndim == 1 else 1)
+
+
+def vstack(tensors):
+    """One below the other along dimension 0; vectors and numbers are rows."""
+    return cat([movement.reshape(x, (1, -1)) if x.ndim < 2 else x for x in tensors])
+
+
+def meshgrid(*tensors, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """The coordinates of all points of a grid, from those along its axes (vectors); "xy" exchanges the first two
+    dimensions.
+    """
+    if indexing not in ("ij", "xy"):
+        raise ValueError(message("meshgrid", "unknown indexing", expected="'ij' or 'xy'", got=repr(indexing)))
+    tensors = tuple(tensors[0]) if len(tensors) == 1 and isinstance(tensors[0], tuple | list) else tensors
+    shape, n = [x.numel() for x in tensors], len(tensors)
+    grids = [
+        movement.expand(movement.reshape(x, (1,) * d + (-1,) + (1,) * (n - d - 1)), shape)
+        for d, x in enumerate(tensors)
+    ]
+    return tuple([transpose(grid, 0, 1) for grid in grids] if indexing == "xy" and n > 1 else grids)
 
 
 def split(x, split_size, dim: int = 0) -> tuple[Tensor, ...]:
@@ -186,6 +228,12 @@ def repeat(x, *repeats):
     apart = movement.reshape(x, tuple(k for n in shape for k in (1, n)))
     wide = movement.expand(apart, tuple(k for r, n in zip(repeats, shape) for k in (r, n)))
     return movement.reshape(wide, tuple(r * n for r, n in zip(repeats, shape)))
+
+
+def tile(x, *repeats):
+    """As `repeat`, where fewer numbers than dimensions count for the last ones."""
+    repeats = tuple(repeats[0]) if len(repeats) == 1 and isinstance(repeats[0], tuple | list) else repeats
+    return repeat(x, (1,) * (x.ndim - len(repeats)) + tuple(repeats))
 
 
 def repeat_interleave(x, repeats: int, dim: int | None = None):

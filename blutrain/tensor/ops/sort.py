@@ -1,4 +1,4 @@
-"""Order along a dimension: argsort is the primitive, sort and topk gather by it."""
+"""Order along a dimension: argsort is the primitive, sort, topk and what they give gather by it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..dispatch import apply
 from ..dtype import from_numpy_dtype, int64
 from ..primitive import NotDifferentiable, Unsupported, define
 from ..shapes import normalize_dim
-from . import gather, movement
+from . import arithmetic, gather, movement, unary
 from .extremum import ValuesIndices
 
 
@@ -45,8 +45,9 @@ def sort(x, dim: int = -1, descending: bool = False, *, stable: bool = True) -> 
     return ValuesIndices(gather.gather(x, dim, indices) if x.ndim else x, indices)
 
 
-def topk(x, k: int, dim: int = -1, largest: bool = True) -> ValuesIndices:
-    """(values, indices) of the k largest (or smallest) elements along `dim`, in order.
+def topk(x, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesIndices:
+    """(values, indices) of the k largest (or smallest) elements along `dim`: in order, `sorted` or not; of equal ones the
+    first. Differentiable.
 
     Errors: ValueError for a k that is negative or larger than the dimension.
     """
@@ -55,3 +56,28 @@ def topk(x, k: int, dim: int = -1, largest: bool = True) -> ValuesIndices:
         raise ValueError(message("topk", "k is out of range", expected=f"0 <= k <= {x.shape[dim]}", got=str(k)))
     indices = movement.narrow(argsort(x, dim, largest), dim, 0, k)
     return ValuesIndices(gather.gather(x, dim, indices), indices)
+
+
+def kthvalue(x, k: int, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
+    """(values, indices) of the k-th smallest elements along `dim`, counted from 1."""
+    dim = normalize_dim("kthvalue", dim, x.ndim)
+    if not 1 <= k <= x.shape[dim]:
+        raise ValueError(message("kthvalue", "k is out of range", expected=f"1 <= k <= {x.shape[dim]}", got=str(k)))
+    values, indices = [movement.narrow(y, dim, k - 1, 1) for y in sort(x, dim)]
+    return ValuesIndices(values, indices) if keepdim else ValuesIndices(values.squeeze(dim), indices.squeeze(dim))
+
+
+def median(x, dim: int | None = None, keepdim: bool = False):
+    """The middle element in order, of two the lower: of all elements, or (values, indices) along `dim`. NaN where there is
+    one.
+    """
+    if dim is None:
+        return median(movement.reshape(x, (-1,)), 0).values
+    n = x.shape[normalize_dim("median", dim, x.ndim)]
+    if not n:
+        raise ValueError(message("median", "no elements to choose from", got=str(x._aval)))
+    middle, last = [kthvalue(x, k, dim, keepdim) for k in ((n + 1) // 2, n)]  # NaN is the largest
+    if not x.dtype.is_floating:
+        return middle
+    is_nan = unary.isnan(last.values)
+    return ValuesIndices(*[arithmetic.where(is_nan, of_last, of_middle) for of_last, of_middle in zip(last, middle)])

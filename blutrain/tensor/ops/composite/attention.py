@@ -23,6 +23,7 @@ from .blocks import narrow, widen
 from .check_operands import require_floating
 from .compose import upcast
 from .derive import vjp_by_compose
+from .dropout import dropout
 
 NAME = "scaled_dot_product_attention"
 
@@ -79,6 +80,12 @@ def _eager(xp, q, k, v, mask=None, *, is_causal, scale):
 def _compose(q, k, v, mask=None, *, is_causal, scale):
     if not k.shape[-2]:
         return (upcast(q).sum(-1, keepdim=True) * 0 + upcast(v).sum(-2, keepdim=True)).to(q.dtype)
+    weights, total = _weights(q, k, mask, is_causal, scale)
+    return ((weights @ upcast(v)) / total).to(q.dtype)
+
+
+def _weights(q, k, mask, is_causal: bool, scale: float):
+    """exp of the scores, and its sum over the keys, or 1 where no key is left."""
     scores = (upcast(q) @ upcast(k).transpose(-1, -2)) * scale
     if mask is not None:
         scores = where(mask, scores, -math.inf) if mask.dtype is bool_ else scores + upcast(mask)
@@ -89,7 +96,7 @@ def _compose(q, k, v, mask=None, *, is_causal, scale):
     # Without the guard a row of nothing but -inf would be inf - inf.
     weights = (scores - where(eq(largest, -math.inf), 0.0, largest)).exp()
     total = weights.sum(-1, keepdim=True)
-    return ((weights @ upcast(v)) / where(eq(total, 0), 1.0, total)).to(q.dtype)
+    return weights, where(eq(total, 0), 1.0, total)
 
 
 SCALED_DOT_PRODUCT_ATTENTION = define(
@@ -109,14 +116,24 @@ SCALED_DOT_PRODUCT_ATTENTION = define(
 
 
 def scaled_dot_product_attention(
-    query, key, value, attn_mask=None, is_causal: bool = False, scale: float | None = None
+    query,
+    key,
+    value,
+    attn_mask=None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
 ):
     """softmax(query @ key.T * scale) @ value over the last two dimensions; leading ones broadcast.
 
     query[..., queries, e], key[..., keys, e], value[..., keys, f]; attn_mask: bool (True: may look) or added to the
-    scores; is_causal: query i sees keys 0..i; scale: 1/sqrt(e) if None. Errors: ValueError for shapes, TypeError for
-    dtypes.
+    scores; dropout_p: of the weights, drawn wherever it is not 0; is_causal: query i sees keys 0..i; scale: 1/sqrt(e) if
+    None. Errors: ValueError for shapes, TypeError for dtypes.
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
     operands = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
+    if dropout_p and key.shape[-2]:
+        _infer(*[x._aval for x in operands], is_causal=is_causal, scale=scale)
+        weights, total = _weights(query, key, attn_mask, is_causal, scale)
+        return (dropout(weights / total, dropout_p) @ upcast(value)).to(query.dtype)
     return apply(SCALED_DOT_PRODUCT_ATTENTION, *operands, is_causal=bool(is_causal), scale=scale)
