@@ -42,8 +42,11 @@ class Device:
         return numpy if self.is_cpu else _cupy()
 
     def activate(self):
-        """Context manager that makes this the current device; nothing to do on the CPU."""
-        return _NO_CONTEXT if self.is_cpu else _cupy().cuda.Device(self.index)
+        """Context manager that makes this the current device; nothing to do on the CPU, or where it is."""
+        if self.is_cpu:
+            return _NO_CONTEXT
+        cuda = _cupy().cuda
+        return _NO_CONTEXT if cuda.runtime.getDevice() == self.index else cuda.Device(self.index)
 
     def __str__(self) -> str:
         return "cpu" if self.is_cpu else f"cuda:{self.index}"

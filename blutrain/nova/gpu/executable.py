@@ -184,10 +184,7 @@ class Executable:
         """
         if not self.memory.is_active:
             with self.memory.activate():
-                return self._launch(context)
-        return self._launch(context)
-
-    def _launch(self, context: Any) -> None:
+                return self.launch(context)
         if not self._is_ready:
             self._prepare()
         ring, stream = self._ring, self._follow_stream()

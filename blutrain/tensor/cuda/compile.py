@@ -92,15 +92,17 @@ def source_text(body: str, types: tuple[tuple[str, str], ...]) -> str:
 
 
 @functools.cache
-def _compiled(body: str, name: str, types: tuple[tuple[str, str], ...]):
-    return cupy.RawModule(code=source_text(body, types), options=("--std=c++17",)).get_function(name)
+def _compiled(body: str, name: str, types: tuple):
+    """Remembered by dtypes: to ask NumPy for the name of one takes longer than all else here."""
+    named = tuple((key, c_type(dtype)) for key, dtype in types)
+    return cupy.RawModule(code=source_text(body, named), options=("--std=c++17",)).get_function(name)
 
 
 def function(body: str, name: str, **dtypes):
     """Kernel `name` (extern "C") of source `body`, its types bound to NumPy dtypes: `function(BODY, "gelu",
     T=x.dtype)`.
     """
-    return _compiled(body, name, tuple((key, c_type(dtype)) for key, dtype in dtypes.items()))
+    return _compiled(body, name, tuple(dtypes.items()))
 
 
 def threads_for(extent: int) -> int:

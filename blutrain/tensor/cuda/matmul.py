@@ -16,15 +16,17 @@ import cupy
 import numpy
 from cupy.cuda import cublas, device
 
+from ..dtype import bfloat16, float16, float32, float64
+
 # cudaDataType and cublasComputeType_t (CUDA's library_types.h, cublas_api.h).
-_DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
+_DATA_TYPES = {float32.numpy: 0, float64.numpy: 1, float16.numpy: 2, bfloat16.numpy: 14}
 _COMPUTE_32F, _COMPUTE_64F, _COMPUTE_FAST_TF32 = 68, 70, 77
 _DEFAULT_MATH, _NO_NARROW_REDUCTION = 0, 16
 _DEFAULT_ALGORITHM = -1
 _NO_TRANSPOSE, _TRANSPOSE = 0, 1
 
 # alpha and beta are read through pointers to host memory, which has to outlive the call.
-_SCALARS = {dtype: numpy.array([0, 1], dtype) for dtype in (numpy.float32, numpy.float64)}
+_SCALARS = {4: numpy.array([0, 1], numpy.float32), 8: numpy.array([0, 1], numpy.float64)}
 
 
 class _Operand(NamedTuple):
@@ -51,7 +53,7 @@ def matmul(x, y, out=None, accumulate: bool = False):
 
     accumulate: out += x @ y, added before the one rounding. Integers go through cupy.matmul.
     """
-    if x.dtype.name not in _DATA_TYPES:
+    if x.dtype not in _DATA_TYPES:
         return cupy.matmul(x, y)
     batch = numpy.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     (m, k), n = x.shape[-2:], y.shape[-1]
@@ -108,14 +110,15 @@ def _batch_step(array) -> int | None:
 
 
 def _gemm(a: _Operand, b: _Operand, out, m: int, n: int, k: int, count: int, accumulate: bool) -> None:
-    kind = out.dtype.name
+    kind = out.dtype
     if max(m, n, k, a.leading, b.leading) >= 1 << 31:
         raise ValueError(f"matmul: cuBLAS takes extents and strides below 2**31, got {m} x {k} @ {k} x {n}")
-    compute = _COMPUTE_64F if kind == "float64" else _COMPUTE_32F
-    if kind == "float32" and is_tf32_on():
+    is_double = kind == float64.numpy
+    compute = _COMPUTE_64F if is_double else _COMPUTE_32F
+    if kind == float32.numpy and is_tf32_on():
         compute = _COMPUTE_FAST_TF32
-    scalars = _SCALARS[numpy.float64 if kind == "float64" else numpy.float32].ctypes.data
-    size = 8 if kind == "float64" else 4
+    size = 8 if is_double else 4
+    scalars = _SCALARS[size].ctypes.data
     alpha, beta = scalars + size, scalars + size * accumulate
     data = _DATA_TYPES[kind]
     handle = device.get_cublas_handle()

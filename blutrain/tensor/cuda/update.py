@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 
 import cupy
 import numpy
@@ -94,9 +93,11 @@ def _update(name: str, rows, scalars, attrs) -> None:
     """Launch once for every combination of element types among `rows` of (inputs, outputs)."""
     rows = [row for row in rows if row[0][0].size]
     contiguous = [_contiguous(*row) for row in rows]
-    kind = lambda row: tuple(a.dtype.name for a in row[0])
-    for _, group in itertools.groupby(sorted(contiguous, key=kind), key=kind):
-        _launch(name, list(group), scalars, attrs)
+    groups: dict[tuple, list] = {}
+    for row in contiguous:
+        groups.setdefault(tuple([a.dtype for a in row[0]]), []).append(row)
+    for group in groups.values():
+        _launch(name, group, scalars, attrs)
     for (_, outputs), (_, written) in zip(rows, contiguous, strict=True):
         for output, array in zip(outputs, written, strict=True):
             if array is not output:

@@ -22,8 +22,9 @@ def update_in_place(name: str, params, grads, states, scalars, **attrs) -> None:
     """
     prim, numbers = TABLE[name], [float(s) for s in scalars]
     rows = [(p, g, *state) for p, g, state in zip(params, grads, states, strict=True)]
+    of_numbers = [dispatch.aval_of(n) for n in numbers]
     for row in rows:
-        prim.infer(*[t._aval for t in row], *[dispatch.aval_of(n) for n in numbers], **attrs)
+        prim.infer(*[t._aval for t in row], *of_numbers, **attrs)
         dispatch.common_device(name, row, {})
         if dispatch.recorder is not None:
             for written in (row[0], *row[2:]):
