@@ -190,3 +190,19 @@ def cross_entropy(
     for value in (mean, count, lse, dx):
         b.result(value)
     return b
+
+
+def gathered(table_rows: int, rows: int, cols: int, dtype: str = "f32") -> Body:
+    """Rows of a table by number, their products with x summed along the row, and both multiplied."""
+    b = Body("row")
+    table, ids = b.operand(table_rows, cols, dtype=dtype), b.operand(rows, dtype="i64")
+    x = b.operand(rows, cols, dtype=dtype)
+    found = b.op("nova.gather", [table, ids], (rows, cols), dtype)
+    product = op(dtype, "%q = arith.mulf %i0, %i1 : T", "%s = arith.addf %q, %o0 : T", "%s : T")
+    total = b.reduce([(found, "d0, d1"), (x, "d0, d1")], (rows,), "d0", "pr", product, dtype=dtype)
+    scaled = b.map(
+        [(found, "d0, d1"), (total, "d0")], (rows, cols), op(dtype, "%r = arith.mulf %i0, %i1 : T", "%r : T"), dtype
+    )
+    for value in (found, total, scaled):
+        b.result(value)
+    return b

@@ -28,6 +28,20 @@ def test_layer_norm(rows, cols, dtype):
 
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 @pytest.mark.parametrize("rows, cols", SHAPES)
+def test_rows_of_a_table(rows, cols, dtype):
+    """Ids out of range are clamped, as in a kernel that only gathers."""
+    rng = np.random.default_rng(0)
+    table, x = random(rng, (7, cols), dtype), random(rng, (rows, cols), dtype)
+    ids = rng.integers(-1, 8, rows)
+    found, total, scaled = run(bodies.gathered(7, rows, cols, dtype), table, ids, x)
+    wanted = table[ids.clip(0, 6)].astype(np.float64)
+    np.testing.assert_array_equal(found, wanted.astype(found.dtype))
+    np.testing.assert_allclose(total, (wanted * x).sum(1), rtol=1e-4, atol=3e-5 * cols**0.5)
+    np.testing.assert_allclose(scaled, wanted * total[:, None], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("rows, cols", SHAPES)
 def test_layer_norm_backward(rows, cols, dtype):
     rng = np.random.default_rng(0)
     dy, x, w = random(rng, (rows, cols), dtype), random(rng, (rows, cols), dtype), random(rng, cols, dtype)

@@ -47,6 +47,7 @@ _MERGES = (
     (ROW, ROW),
     (ROW, MAP),
     (ROW, COLUMN),
+    (ROW, GATHER),
     (CONTRACT, COLUMN),
     (CONTRACT, MAP),
     (GATHER, MAP),

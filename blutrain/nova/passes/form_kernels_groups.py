@@ -10,7 +10,7 @@ tells how the loops of one lie in the loops of the other, and where the anchor o
 
 | anchor | loops | members |
 |---|---|---|
-| row | rows x cols | reductions over cols; maps of rows x cols or of rows; reductions over rows (column outputs) |
+| row | rows x cols | reductions over cols; maps of rows x cols or of rows; rows of tables; reductions over rows (column outputs) |
 | column | rows x cols | reductions over rows; maps of their results |
 | contract | batch, m, n | maps of all three; sums over batch and m (bias gradients), or over n (`with_product`) |
 | gather | result | maps of it |
@@ -113,6 +113,8 @@ class Group:
         if self.anchor == ROW:
             if is_map:
                 return loops in (everything, parallel)
+            if root.node.kind == GATHER:
+                return loops == everything
             if root.node.kind != REDUCE or loops != everything:
                 return False
             in_any_order = not root.node.record.nova.combiner.startswith("arg")

@@ -116,3 +116,24 @@ module {
     return %2 : tensor<64x16xf32>
   }
 }
+
+// ===== rows of a table that are summed are gathered by the kernel that sums them
+func.func @step(%table: tensor<10x64xf32>, %ids: tensor<32xi64>, %x: tensor<32x64xf32>) -> (tensor<32x64xf32>, tensor<32xf32>) {
+  %0 = "nova.take"(%table, %ids) {dim = 0 : i64} : (tensor<10x64xf32>, tensor<32xi64>) -> tensor<32x64xf32>
+  %1 = "nova.mul"(%0, %x) : (tensor<32x64xf32>, tensor<32x64xf32>) -> tensor<32x64xf32>
+  %2 = "nova.sum"(%1) {dims = array<i64: 1>, keepdim = false} : (tensor<32x64xf32>) -> tensor<32xf32>
+  return %0, %2 : tensor<32x64xf32>, tensor<32xf32>
+}
+// -----
+module {
+  func.func @step(%arg0: tensor<10x64xf32>, %arg1: tensor<32xi64>, %arg2: tensor<32x64xf32>) -> (tensor<32x64xf32>, tensor<32xf32>) {
+    %0:2 = "nova.kernel"(%arg0, %arg1, %arg2) ({
+    ^bb0(%arg3: tensor<10x64xf32>, %arg4: tensor<32xi64>, %arg5: tensor<32x64xf32>):
+      %1 = "nova.take"(%arg3, %arg4) {dim = 0 : i64} : (tensor<10x64xf32>, tensor<32xi64>) -> tensor<32x64xf32>
+      %2 = "nova.mul"(%1, %arg5) : (tensor<32x64xf32>, tensor<32x64xf32>) -> tensor<32x64xf32>
+      %3 = "nova.sum"(%2) {dims = array<i64: 1>, keepdim = false} : (tensor<32x64xf32>) -> tensor<32xf32>
+      "nova.yield"(%1, %3) : (tensor<32x64xf32>, tensor<32xf32>) -> ()
+    }) {anchor = "row"} : (tensor<10x64xf32>, tensor<32xi64>, tensor<32x64xf32>) -> (tensor<32x64xf32>, tensor<32xf32>)
+    return %0#0, %0#1 : tensor<32x64xf32>, tensor<32xf32>
+  }
+}
