@@ -354,6 +354,80 @@ def random_numbers_of_python(jit):
     return f, [f(ones(3)).sum().item() for _ in range(5)]
 
 
+class Slotted:
+    __slots__ = ("factor", "weight")
+
+    def __init__(self):
+        self.factor, self.weight = 1.0, ones(3)
+
+
+def weighted(x, held):
+    return x * held.weight * held.factor
+
+
+@case()
+def an_object_with_slots(jit):
+    held, seen = Slotted(), []
+    f, g = jit(lambda x: x * held.factor * held.weight), jit(lambda x: weighted(x, held))
+    for i in range(12):
+        held.factor = 1.0 + i // 4
+        held.weight = held.weight + float(i // 8)
+        seen += [f(ones(3)).sum().item(), g(ones(3)).sum().item()]
+    return g, seen
+
+
+class Lenient:
+    """Answers to every name, or fails in its own way."""
+
+    def __getattr__(self, name):
+        return {"factor": SCALE}[name]
+
+
+@case()
+def an_object_that_makes_its_attributes_up(jit):
+    global SCALE
+    held, seen = Lenient(), []
+    f = jit(lambda x: x * (held.other if SCALE > 5.0 else held.factor))
+    for i in range(8):
+        SCALE = 1.0 + i // 4
+        seen.append(f(ones(3)).sum().item())
+    SCALE = 1.0
+    return f, seen
+
+
+@case()
+def decorators_around_and_inside(jit):
+    class Holder:
+        @staticmethod
+        @jit
+        def inside(x):
+            return x * SCALE
+
+        outside = jit(staticmethod(lambda x: x * SCALE))
+
+    global SCALE
+    without, within, seen = bt.no_grad()(jit(lambda x: x * SCALE)), jit(bt.no_grad()(lambda x: x * SCALE)), []
+    for i in range(8):
+        SCALE, x = 1.0 + i // 4, ones(3, requires_grad=True)
+        results = [Holder.inside(x), Holder().inside(x), Holder.outside(x), without(x), within(x)]
+        seen += [value for y in results for value in (y.sum().item(), y.requires_grad)]
+    SCALE = 1.0
+    return within, seen
+
+
+@case()
+def what_is_returned_as_it_came(jit):
+    weight, held = nn.Parameter(ones(3)), ones(3)
+    f, seen = jit(lambda x: (x, weight, held, x * 2.0, held * weight)), []
+    for i in range(8):
+        if i % 3 == 0:
+            held = ones(3) * i
+        x = ones(3)
+        a, b, c, d, e = f(x)
+        seen += [a is x, b is weight, c is held, d.sum().item(), e.sum().item(), e.requires_grad]
+    return f, seen
+
+
 # -------------------------------------------------------------------- arguments and results
 
 
@@ -459,6 +533,33 @@ def functions_and_modules_in_each_other(jit):
     seen = train(outer, model, optimizer, batches(8), before)
     before(0)
     return outer, seen
+
+
+@case()
+def arguments_that_are_changed(jit):
+    """A fresh dictionary at each call is filled at each call; a tensor that is written shows it."""
+
+    def f(x, found):
+        found["calls"] = found.get("calls", 0) + 1
+        return x * 2.0
+
+    f, g, seen = jit(f), jit(lambda x: x.mul_(2.0)), []
+    for _ in range(6):
+        found, x = {}, ones(3)
+        seen += [f(x, found).sum().item(), found["calls"]]
+        y = g(x)
+        seen += [y is x, x.sum().item()]
+    return f, seen
+
+
+@case("iterator")
+def a_generator(jit):
+    def f(x):
+        for i in range(3):
+            yield x * float(i)
+
+    f = jit(f)
+    return f, [y.sum().item() for _ in range(4) for y in f(ones(3))]
 
 
 # -------------------------------------------------------------------- the table

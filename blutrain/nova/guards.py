@@ -43,9 +43,11 @@ class Place:
         self._guard: Any = None
 
     def read(self):
-        """What stands there now, as code would read it."""
-        owner = self.owner()
-        return MISSING if owner is None else getattr(owner, self.name, MISSING)
+        """What stands there now, as code would read it; MISSING also where reading fails (code that reads it says why)."""
+        try:
+            return getattr(self.owner(), self.name)
+        except Exception:
+            return MISSING
 
     def guard(self, take: Callable[[Tensor], bool]) -> Any:
         """The guard of what stands there. take(tensor): whether it becomes an operand."""
@@ -93,7 +95,7 @@ def can_change(value) -> bool:
         return False
     if is_dataclass(value) and value.__dataclass_params__.frozen:  # pyright: ignore[reportAttributeAccessIssue] (no stub has it)
         return any(can_change(v) for v in vars(value).values()) if hasattr(value, "__dict__") else False
-    return isinstance(value, (list, dict, set, numpy.ndarray)) or hasattr(value, "__dict__")
+    return isinstance(value, (list, dict, set, numpy.ndarray)) or _has_attributes(value)
 
 
 def guard(value, take: Callable[[Tensor], bool] = lambda tensor: False, depth: int = 0) -> Any:
@@ -113,15 +115,26 @@ def guard(value, take: Callable[[Tensor], bool] = lambda tensor: False, depth: i
         return kind, frozenset([guard(v, take, 1) for v in value])
     if isinstance(value, dict):
         return kind, tuple([(guard(k, take, 1), guard(v, take, depth)) for k, v in value.items()])
-    if isinstance(value, numpy.ndarray):
+    if isinstance(value, (numpy.ndarray, numpy.generic)):
         content = value.tobytes() if value.nbytes <= MAX_BYTES else Identity(value)
         return kind, value.shape, value.dtype.str, content
     if isinstance(value, types.MethodType):  # another object each time it is read
         return Identity(value.__func__), Identity(value.__self__)
     is_one = isinstance(value, (Module, type, types.ModuleType)) or callable(value) or is_ours(value)
-    if is_one or depth == _DEPTH or not hasattr(value, "__dict__"):
+    if is_one or depth == _DEPTH or not _has_attributes(value):
         return Identity(value)
-    return Identity(value), tuple([(k, guard(v, take, depth + 1)) for k, v in vars(value).items()])
+    return Identity(value), tuple([(k, guard(v, take, depth + 1)) for k, v in _attributes_of(value).items()])
+
+
+def _has_attributes(value) -> bool:
+    return hasattr(value, "__dict__") or hasattr(type(value), "__slots__")
+
+
+def _attributes_of(value) -> dict[str, Any]:
+    """The attributes that an object has itself, those in slots too."""
+    slots = [cls.__dict__.get("__slots__", ()) for cls in type(value).__mro__]
+    names = [name for names in slots for name in ([names] if isinstance(names, str) else names)]
+    return {**getattr(value, "__dict__", {}), **{k: getattr(value, k) for k in names if hasattr(value, k)}}
 
 
 def identities(guarded) -> Iterator[Any]:

@@ -42,6 +42,11 @@ def operand_key(log: Log, tree, modules: bool = False):
     return freeze(tree, leaf)
 
 
+def form_of(tree):
+    """What nested arguments are made of, to see whether a call changed them: all but plain values by identity."""
+    return freeze(tree, lambda value, kind: (kind, id(value)))
+
+
 def plain_operands(arguments: tuple) -> tuple[dict[int, Tensor], tuple] | None:
     """The arguments of a log's first event by id, and a short form of what `operand_key` would say of them, where all are
     plain tensors: different ones, with values, no views, without history or hooks. None for any others.

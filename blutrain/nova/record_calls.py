@@ -14,7 +14,7 @@ from ..tensor.device import Device, cpu
 from ..tensor.tensor import Tensor
 from .compiled import Compiled, random_state
 from .escapes import find_escape
-from .keys import operand_key, plain_operands
+from .keys import form_of, operand_key, plain_operands
 from .log import Log
 from .refuse import refuse
 from .steps import has_hooks, map_tree
@@ -109,7 +109,7 @@ class CallEvents:
 
     def _record_call(self, log: Log, module, inputs: tuple, state):
         compiled: Compiled = module._compiled
-        before, attributes = random_state(), compiled.attributes()
+        before, attributes, form = random_state(), compiled.attributes(), form_of(inputs[:2])
         map_tree(inputs, Tensor, log.gate)
         self.head, log.states = compiled, compiled.states()
         try:
@@ -128,6 +128,8 @@ class CallEvents:
             node = find_escape(log, boxed)
             if node is not None:
                 self.refuse("escapes", location=node.location, detail=f"a result of {node.prim.name}")
+            elif hasattr(boxed[0], "__next__") or hasattr(boxed[0], "__await__"):
+                self.refuse("iterator")
         state = compiled.recorded_key({(id(m), name) for m, name in changed}), state[1]
         if log.refused is None:
             self._refuse_undeclared(log, compiled)
@@ -136,7 +138,7 @@ class CallEvents:
         else:
             log.current.key = (*log.current.key[:2], state, *log.current.key[3:])
             log.current.is_provisional = compiled.has_new_inputs
-            log.current.has_effects = compiled.has_effects
+            log.current.has_effects = compiled.has_effects or form_of(inputs[:2]) != form
             if effect := compiled.lasting_effect():
                 refuse("effects", Location(*user_location()), strict=compiled.options.strict, detail=effect)
         return boxed[0]

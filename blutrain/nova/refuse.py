@@ -24,6 +24,7 @@ REASONS = {
     "device": "nova generates no code for this device",
     "devices": "the call's tensors are on several devices",
     "undeclared": "forward uses what is found neither in its arguments, attributes nor variables; a function has `state` for it",
+    "iterator": "forward gives an iterator, which can be used up only once",
     "effects": "forward keeps changing a Python object, so its body runs at every step",
     "training": "gradients are computed into p.grad, or used by an optimizer, inside of what is compiled; do that after the call",
     "argument": "an argument of the call is neither a tensor nor a hashable Python value",

@@ -1,7 +1,7 @@
 """What functions read besides their arguments: closure cells, globals, and attributes of the objects these hold.
 
-Found in their bytecode, and in that of the functions and methods which they call by such names. What libraries do is no
-matter of the user's values and not looked at.
+Found in their bytecode, and in that of the functions and methods which they call by such names. What installed packages do
+inside is no matter of the user's values and not looked at.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from .guards import MISSING, Place, guard, identities, is_ours, is_plain
 _LIBRARIES = {"blutrain", "numpy", *sys.stdlib_module_names}
 _FOLDERS = tuple([os.path.dirname(os.path.abspath(x)) + os.sep for x in (os.path.dirname(__file__), numpy.__file__)])
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 Found = dict[tuple[int, str], Place]  # id of what has the name, and the name
 
 
@@ -101,7 +102,7 @@ def variables_of(functions: Iterable[Any]) -> Found:
 
 
 def _is_library(file: str) -> bool:
-    return file.startswith(_FOLDERS) or (file.startswith(_STANDARD) and "site-packages" not in file)
+    return file.startswith((*_FOLDERS, _STANDARD)) or "site-packages" in file or "dist-packages" in file
 
 
 def _python_function(called, found: Found) -> tuple[Any, Any]:
@@ -114,6 +115,8 @@ def _python_function(called, found: Found) -> tuple[Any, Any]:
         return _python_function(called.__func__, found)[0], called.__self__
     if isinstance(called, types.FunctionType):
         return called, None
+    if hasattr(called, "__wrapped__"):  # a staticmethod, lru_cache and the like
+        return _python_function(called.__wrapped__, found)
     method = inspect.getattr_static(type(called), "__call__", None)
     return (method, called) if isinstance(method, types.FunctionType) else (None, None)
 
@@ -147,6 +150,8 @@ def _follow_attributes(value, attributes: tuple[str, ...], found: Found) -> list
                 return [static.__func__]
             if isinstance(static, types.FunctionType):
                 return [types.MethodType(static, value)]
+            if hasattr(static, "__get__") and not isinstance(static, _SLOTS):  # reading it may do anything
+                return []
         if isinstance(value, Module):  # it notes itself what is read of it
             if not isinstance(static, Module):
                 return [static] if callable(static) else []
