@@ -16,6 +16,7 @@ import cupy
 import numpy
 from cupy.cuda import cublas, device
 
+from ... import config
 from ..dtype import bfloat16, float16, float32, float64
 
 # cudaDataType and cublasComputeType_t (CUDA's library_types.h, cublas_api.h).
@@ -25,8 +26,9 @@ _DEFAULT_MATH, _NO_NARROW_REDUCTION = 0, 16
 _DEFAULT_ALGORITHM = -1
 _NO_TRANSPOSE, _TRANSPOSE = 0, 1
 
-# alpha and beta are read through pointers to host memory, which has to outlive the call.
-_SCALARS = {4: numpy.array([0, 1], numpy.float32), 8: numpy.array([0, 1], numpy.float64)}
+# alpha and beta are read through pointers to host memory, which has to outlive the call: 0 and 1, by size in bytes.
+_NUMBERS = {4: numpy.array([0, 1], numpy.float32), 8: numpy.array([0, 1], numpy.float64)}
+_SCALARS = {size: numbers.ctypes.data for size, numbers in _NUMBERS.items()}
 
 
 class _Operand(NamedTuple):
@@ -43,8 +45,6 @@ class _Operand(NamedTuple):
 
 def is_tf32_on() -> bool:
     """Has the user asked for float32 products in TF32."""
-    from ... import config
-
     return config.get("matmul_precision") == "tf32"
 
 
@@ -55,7 +55,7 @@ def matmul(x, y, out=None, accumulate: bool = False):
     """
     if x.dtype not in _DATA_TYPES:
         return cupy.matmul(x, y)
-    batch = numpy.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    batch = numpy.broadcast_shapes(x.shape[:-2], y.shape[:-2]) if x.ndim > 2 or y.ndim > 2 else ()
     (m, k), n = x.shape[-2:], y.shape[-1]
     if out is None:
         out = cupy.empty((*batch, m, n), x.dtype)
@@ -76,7 +76,7 @@ def matmul(x, y, out=None, accumulate: bool = False):
 def _operand(array, batch: tuple[int, ...]) -> _Operand:
     """Describe `array`, copying it only if its strides are not those of a batch of matrices."""
     if math.prod(array.shape[:-2]) == 1:
-        matrix = array.reshape(array.shape[-2:])
+        matrix = array if array.ndim == 2 else array.reshape(array.shape[-2:])
         found = _layout(matrix)
         return _Operand(matrix, *found, 0) if found else _operand(cupy.ascontiguousarray(matrix), batch)
     if array.shape[:-2] != batch:
@@ -118,8 +118,7 @@ def _gemm(a: _Operand, b: _Operand, out, m: int, n: int, k: int, count: int, acc
     if kind == float32.numpy and is_tf32_on():
         compute = _COMPUTE_FAST_TF32
     size = 8 if is_double else 4
-    scalars = _SCALARS[size].ctypes.data
-    alpha, beta = scalars + size, scalars + size * accumulate
+    alpha, beta = _SCALARS[size] + size, _SCALARS[size] + size * accumulate
     data = _DATA_TYPES[kind]
     handle = device.get_cublas_handle()
     is_narrow = out.itemsize == 2

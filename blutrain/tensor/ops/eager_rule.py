@@ -4,6 +4,8 @@ one.
 
 from __future__ import annotations
 
+import functools
+
 import numpy
 
 
@@ -15,8 +17,13 @@ def eager_rule(name: str, rule):
     def eager(xp, *arrays, **attrs):
         if xp is numpy:
             return rule(xp, *arrays, **attrs)
-        from ..cuda import KERNELS
-
-        return KERNELS.get(name, rule)(xp, *arrays, **attrs)
+        return _on_cupy(name, rule)(xp, *arrays, **attrs)
 
     return eager
+
+
+@functools.cache
+def _on_cupy(name: str, rule):
+    from ..cuda import KERNELS
+
+    return KERNELS.get(name, rule)
