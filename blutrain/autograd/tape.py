@@ -72,11 +72,14 @@ class Node:
 
     def __init__(self, prim, operands, results, attrs, location):
         self.prim, self.attrs, self.location, self.hooks = prim, attrs, location, None
-        self.edges = edges = [edge_of(x) for x in operands]
+        edges, avals, kept = [], [], []
+        for x in operands:
+            is_tensor = isinstance(x, Tensor)
+            edges.append(edge_of(x) if is_tensor else None)
+            avals.append(x._aval if is_tensor else dispatch.aval_of(x))
+            kept.append(None if is_tensor else x)
         self.number = next(_numbers)  # after the edges: those may make deferred nodes, which come before this one
-        self.avals = [dispatch.aval_of(x) for x in operands]
-        self.result_avals = [r._aval for r in results]
-        kept: list[Any] = [None if isinstance(x, Tensor) else x for x in operands]
+        self.edges, self.avals, self.result_avals = edges, avals, [r._aval for r in results]
         self.operands: Any = kept
         self.results: Any = [None] * len(results)
         saves = prim.saves
@@ -149,7 +152,10 @@ def record(prim, operands, results, attrs, location=None) -> None:
             break
     else:
         return
-    if not any(r._aval.dtype.is_floating for r in results):
+    for r in results:
+        if r._aval.dtype.is_floating:
+            break
+    else:
         return
     node = Node(prim, operands, results, attrs, location or user_location())
     link(node, results)
