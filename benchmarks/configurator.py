@@ -5,11 +5,11 @@
     python benchmarks/configurator.py --measure DIR --json FILE             # elsewhere: no compiler is needed for this
 
 `schedule_space.py` enumerates the legal schedules of a family. --limit N takes N of them for each shape: half are those
-with the least predicted time, half are spread evenly over the rest; without it all are taken. Each is run and its result
-checked against float64; all that are right are timed, interleaved in orders drawn by lot, five times; then the pick and the
-five fastest again, nine times. (One after another they would find the chip at another clock than products that follow each
-other.) A kernel that does not end ends the process; --resume then goes on with the shapes that the JSON file lacks. In it,
-for each shape (SHAPES in tf32 and bf16 unless --shapes says otherwise):
+with the least predicted time, the others are the pick in other orders of tiles, or spread evenly over the rest; without it
+all are taken. Each is run and its result checked against float64; all that are right are timed, interleaved in orders drawn
+by lot, five times; then the pick and the five fastest again, nine times. (One after another they would find the chip at
+another clock than products that follow each other.) A kernel that does not end ends the process; --resume then goes on with
+the shapes that the JSON file lacks. In it, for each shape (SHAPES in tf32 and bf16 unless --shapes says otherwise):
 
 legal, swept      schedules that exist, and that were timed; failed: that ptxas refused, wrong: whose result was wrong
 ratio             the pick's median by the least of the six medians
@@ -48,9 +48,9 @@ from blutrain.nova.gpu.assemble import assembly_key
 from blutrain.nova.target_gpu import ARCHITECTURES, gpu_facts
 
 SHAPES = (  # none of those that the model's constants were fitted to
-    "NT:4096x1536x1536", "TN:1152x4608x3072", "NN:6400x640x1920", "NT:2000x3000x1000", "TN:640x2560x5120",
-    "NN:2304x768x6144", "NT:1792x1792x1792", "TN:1024x512x8192", "NN:8192x1024x1024", "NT:10240x1280x512",
-    "TN:2048x2048x4096", "NN:5120x2048x768",
+    "NT:3584x2560x1024", "NN:1408x3328x2048", "TN:896x3072x6144", "NT:1200x2200x1800", "NN:12288x768x640",
+    "TN:1536x1536x5120", "NT:6656x896x2304", "NN:1000x4000x3000", "TN:2560x320x10240", "NT:2304x2304x512",
+    "NN:4608x1536x1280", "TN:4096x1280x2304",
 )  # fmt: skip
 TOP, MEDIANS, SWEEP_ROUNDS, LONG_US = 5, 9, 5, 500.0
 HANG_S = 20.0

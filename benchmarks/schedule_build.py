@@ -76,17 +76,28 @@ def refresh_pick(built: Built, facts: GpuFacts) -> None:
 
 
 def choose(legal: list, limit: int | None) -> list:
-    """The pick; half of `limit` by predicted time, none in two orders of tiles; the other half spread over the rest."""
+    """The pick, and the same tiles in other orders; half of `limit` by predicted time, each in one order; the rest of it
+    spread over the others.
+    """
     if limit is None or len(legal) <= limit:
         return legal
-    near, seen, rest = [], set(), []
+    chosen, near, rest, seen = [legal[0]], [], [], {_unordered(legal[0][0])}
     for config, us in legal[1:]:
-        shape = str({key: value for key, value in config.items() if key not in ("group", "group_m")})
-        taken = shape not in seen and len(near) < limit // 2 - 1
-        (near if taken else rest).append((config, us))
-        seen.add(shape)
-    wanted = limit - 1 - len(near)
-    return [legal[0], *near, *(rest[i * len(rest) // wanted] for i in range(wanted))]
+        cut = _unordered(config)
+        if cut == _unordered(legal[0][0]) and len(chosen) <= limit // 8:
+            chosen.append((config, us))
+        elif cut not in seen and len(near) < limit // 2 - 1:
+            near.append((config, us))
+        else:
+            rest.append((config, us))
+        seen.add(cut)
+    wanted = limit - len(chosen) - len(near)
+    return [*chosen, *near, *(rest[i * len(rest) // wanted] for i in range(wanted))]
+
+
+def _unordered(config: dict[str, Any]) -> str:
+    """A schedule but for the order of its tiles."""
+    return str({key: value for key, value in config.items() if key not in ("group", "group_m")})
 
 
 def add(built: Built, kernel: Kernel, facts: GpuFacts, configs: list[dict[str, Any]]) -> None:

@@ -26,7 +26,7 @@ from blutrain.nova.target_gpu import GpuFacts
 
 MIN_STEPS, MAX_WAVES, MAX_SPLIT = 4, 4, 16
 MAX_STAGES = 8
-GROUPS = (8, 1, 32)  # row tiles that are walked before the next column tile
+GROUPS = (8, 1, 2, 32)  # row tiles that are walked before the next column tile
 
 Candidate = tuple[dict[str, Any], float]  # entries of #nova.lowering_config, predicted microseconds
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from contract_harness import context, parse_kernel
 from hopper_kernels import H200, bias_gelu, gated, plain
@@ -71,6 +73,18 @@ def test_rows_that_cross_lines_are_shared():
     assert not pick(plain("NT", 1024, 1024, 1024, "bf16")).multicast
 
 
+@pytest.mark.parametrize(
+    ("size", "schedule", "least", "most"),
+    [(1792, Schedule(64, 128, 8, pingpong=True), 1.15, 1.25), (4096, Schedule(128, 256, 4), 1.0, 1.02)],
+    ids=["short", "long"],
+)
+def test_blocks_that_share_tell_each_other(size, schedule, least, most):
+    """A short step takes longer for it (18.0 us alone, 22.5 shared on an H200); a long one hides it."""
+    shared = dataclasses.replace(schedule, multicast="n")
+    alone_us, shared_us = price(plain("NT", size, size, size, "bf16"), schedule, shared)
+    assert least < shared_us / alone_us < most
+
+
 def test_an_epilogue_behind_few_steps_is_hidden():
     """Of 8 steps a tile, an epilogue takes as long as the product; consumers that take turns hide it."""
     assert pick(plain("NT", 12288, 512, 512, "bf16")).pingpong
@@ -111,3 +125,34 @@ def test_a_bias_of_two_wide_chunks_needs_registers(layout, shape):
             assert tiles.num_accumulators < 192 or chunk_columns(tiles) <= 32, tiles.schedule
 
     with_problem(bias_gelu(layout, *shape, "bf16"), check)
+
+
+@pytest.mark.parametrize(
+    ("layout", "dtype"), [("NT", "bf16"), ("NN", "bf16"), ("NN", "tf32"), ("TN", "tf32")], ids=lambda word: word
+)
+def test_three_results_leave_room_for_their_addresses(layout, dtype):
+    """ptxas 13.0 and 13.5 spilled beside 192 accumulators of bf16 in three or four blocks of 64 rows (two are fine), and
+    beside 96 of the register form.
+    """
+
+    def check(problem):
+        found = list(fitting(problem, H200))
+        assert found
+        for tiles in found:
+            assert dtype == "tf32" or tiles.num_accumulators < 192 or tiles.blocks_p <= 2, tiles.schedule
+            assert not tiles.in_registers or tiles.num_accumulators < 96, tiles.schedule
+
+    with_problem(gated(layout, 4000, 2600, 712, dtype), check)
+
+
+def test_every_cut_that_registers_hold_is_priced():
+    """Three warpgroups have 128 registers each at launch: no wgmma of more than 192 columns, for which ptxas asks 154."""
+
+    def check(problem):
+        cuts = {(t.schedule.consumers, t.schedule.pingpong, t.p_tile, t.q_tile) for t in fitting(problem, H200)}
+        assert {(2, False, 256, 192), (2, True, 128, 160), (2, True, 256, 96), (3, False, 192, 192)} <= cuts
+        assert max(q for consumers, _, _, q in cuts if consumers == 3) == 192
+        wide = Schedule(192, 256, 3, consumers=3)
+        assert "256 columns for 3 consumers" in tiles_of(problem, wide, H200).problem_with_schedule()
+
+    with_problem(plain("NT", 4096, 4096, 1024, "bf16"), check)

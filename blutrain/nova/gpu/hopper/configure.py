@@ -7,6 +7,7 @@ time that the tensor cores need for them, so that most are never priced: that ti
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -20,28 +21,19 @@ from blutrain.nova.gpu.hopper.pieces import (
     tile_of,
 )
 from blutrain.nova.gpu.hopper.problem import Problem
-from blutrain.nova.gpu.hopper.schedule import Schedule
-from blutrain.nova.gpu.hopper.tiles import Tiles
+from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS, STAGE_ROW_BYTES, Schedule, register_axis
+from blutrain.nova.gpu.hopper.tiles import MAX_SIDE, Tiles
 from blutrain.nova.kernel import Unsupported
 from blutrain.nova.target_gpu import GpuFacts
 
 MAX_SPLIT = 16
 MAX_LIVE_VALUES = {2: 192, 3: 160}  # by consumers
-ADDRESS_REGISTERS = 8  # and what else an epilogue holds besides accumulators and a chunk
-TILE_SHAPES = {
-    "cooperative": ((256, 128), (128, 256), (256, 160), (128, 224), (128, 192), (128, 160), (128, 128), (128, 96), (128, 64)),
-    "cooperative wide": ((192, 192), (192, 160), (192, 128), (192, 96)),
-    "pingpong": (
-        (128, 128), (128, 192), (192, 96), (64, 256), (64, 192), (64, 128), (64, 96), (64, 64), (128, 96), (128, 64),
-    ),
-    "register": ((128, 256), (256, 128), (224, 128), (160, 128), (128, 128), (64, 128), (64, 256)),
-    "register wide": ((192, 192), (160, 192), (128, 192), (96, 192), (64, 192)),
-    "register pingpong": ((128, 128), (192, 64), (160, 64), (128, 64), (64, 128)),
-}  # fmt: skip
-# (m, n), register: (q, p); "wide": three consumers
+ADDRESS_REGISTERS, BLOCK_REGISTERS = 8, 4  # what else an epilogue holds; for each of a consumer's blocks of rows
+SIDES = range(64, MAX_SIDE + 1, 32)  # of tiles
+WARPGROUPS = ((2, False), (3, False), (2, True))  # consumers, and whether they take turns
 MIN_STAGES, ENOUGH_STAGES, MANY_STAGES, MAX_STAGES = 3, 4, 5, 8
 FETCH_DEPTHS = (4, 3, 2, 1)  # sets of buffers for operands
-SHORT_ROW, LONG_ROW = 6, 40  # tiles
+SHORT_ROW, LONG_ROW = 7, 40  # tiles
 
 
 def tiles_of(problem: Problem, schedule: Schedule, facts: GpuFacts) -> Tiles:
@@ -78,12 +70,9 @@ def _cuts(problem: Problem, facts: GpuFacts) -> list[tuple[float, Schedule]]:
     """Ways to cut the product into tiles and ranges of k, and the microseconds that each takes at least."""
     found = []
     for repack in _repacks(problem):
-        for variant, tile_m, tile_n in _shapes(problem, repack):
-            consumers = 3 if variant.endswith("wide") else 2
-            for split, where in _splits(problem, tile_m, tile_n, variant, facts):
-                cut = Schedule(
-                    tile_m, tile_n, MIN_STAGES, consumers, variant.endswith("pingpong"), 8, split, where, repack
-                )
+        for cut in _shapes(problem, repack):
+            for split, where in _splits(problem, cut, facts):
+                cut = dataclasses.replace(cut, split=split, split_in=where)
                 found.append((product_us(problem, cut, facts), cut))
     return sorted(found, key=lambda item: item[0])
 
@@ -100,18 +89,19 @@ def _fitting(cut: Schedule, problem: Problem, facts: GpuFacts) -> Iterator[Tiles
 def _fits_registers(tiles: Tiles) -> bool:
     """Will the epilogue find registers beside the accumulators. Several results hold a chunk where TMA fetches all matrices:
     its operands, results and column sums. Else a load for each element, a further store and a column sum hold about 16 values
-    each, the register form two steps of fragments. The bounds are what ptxas took without spills.
+    each, the register form two steps of fragments and a sum twice that. The bounds are what ptxas took without spills.
     """
     contract, traffic = tiles.problem.contract, tiles.problem.traffic
     in_chunks = len(fetched_loads(tiles)) == len(traffic.matrices) and bool(staged_stores(tiles))
     if len(contract.stores) > 1 and tiles.p_axis == "m" and in_chunks:
         words = (tiles.problem.read_bytes + tiles.problem.written_bytes) / 4 + len(contract.reductions) / 2
-        return chunk_columns(tiles) / 2 * words + ADDRESS_REGISTERS <= tiles.spare_registers
+        addresses = max(ADDRESS_REGISTERS, BLOCK_REGISTERS * tiles.blocks_p)
+        return chunk_columns(tiles) / 2 * words + addresses <= tiles.spare_registers
     vectors = sum(traffic.axes[access] == "n" for access in traffic.loads)
     ahead = chunk_columns(tiles) / 2 * vectors + ADDRESS_REGISTERS  # of this chunk and of the next one
     if vectors and tiles.p_axis == "m" and tiles.has_few_registers and ahead >= tiles.spare_registers:
         return False
-    weight = len(traffic.matrices) + len(contract.stores) - 1 + len(contract.reductions)
+    weight = len(traffic.matrices) + len(contract.stores) - 1 + len(contract.reductions) * (1 + tiles.in_registers)
     fragments = 32 * tiles.blocks_p + ADDRESS_REGISTERS * (weight > 0) if tiles.in_registers else 0
     return tiles.num_accumulators + fragments + 16 * weight <= MAX_LIVE_VALUES[tiles.schedule.consumers]
 
@@ -140,7 +130,7 @@ def _deepest(schedule: Schedule, problem: Problem, facts: GpuFacts) -> Iterator[
     best = next((s for s in found if s.stages >= ENOUGH_STAGES), most)
     for schedule in dict.fromkeys((best, most)):
         if schedule.stages >= MIN_STAGES:
-            yield dataclasses.replace(schedule, group_m=_group(problem, schedule))
+            yield dataclasses.replace(schedule, group_m=_group(problem, schedule, facts))
 
 
 def _buffers(problem: Problem, schedule: Schedule, facts: GpuFacts) -> list[Schedule]:
@@ -172,29 +162,26 @@ def _repacks(problem: Problem) -> list[str]:
     return ["", *own] if len(own) == 1 else ["m" if problem.m <= problem.n else "n"]
 
 
-def _shapes(problem: Problem, repack: str) -> Iterator[tuple[str, int, int]]:
-    own = [s.axis for s in (problem.rows, problem.columns) if not s.k_major and s.axis != repack]
-    if problem.dtype != "tf32" or not own:
-        for variant in ("cooperative", "cooperative wide", "pingpong"):
-            yield from ((variant, m, n) for m, n in TILE_SHAPES[variant])
-        return
-    for variant in ("register", "register wide", "register pingpong"):
-        for q, p in TILE_SHAPES[variant]:
-            yield (variant, q, p) if own[0] == "n" else (variant, p, q)
+def _shapes(problem: Problem, repack: str) -> Iterator[Schedule]:
+    """Tiles that warpgroups can share or take in turns: whole wgmma, sums (and fragments) that registers hold."""
+    p_is_n = register_axis(problem, repack) == "n"
+    for (consumers, pingpong), p_tile, q_tile in itertools.product(WARPGROUPS, SIDES, SIDES):
+        rows = CONSUMER_ROWS * (1 if pingpong else consumers)
+        if p_tile % rows == 0 and p_tile // rows * q_tile // 2 <= MAX_LIVE_VALUES[consumers]:
+            tile_m, tile_n = (q_tile, p_tile) if p_is_n else (p_tile, q_tile)
+            yield Schedule(tile_m, tile_n, MIN_STAGES, consumers, pingpong, repack=repack)
 
 
-def _splits(problem: Problem, tile_m: int, tile_n: int, variant: str, facts: GpuFacts) -> list[tuple[int, str]]:
-    tiles = problem.batch * math.ceil(problem.m / tile_m) * math.ceil(problem.n / tile_n)
-    steps = math.ceil(problem.k * problem.item / 128)
-    found = [(1, "workspace")]
+def _splits(problem: Problem, cut: Schedule, facts: GpuFacts) -> Iterator[tuple[int, str]]:
+    tiles = problem.batch * math.ceil(problem.m / cut.tile_m) * math.ceil(problem.n / cut.tile_n)
+    steps = math.ceil(problem.k * problem.item / STAGE_ROW_BYTES)
+    yield 1, "workspace"
     if problem.contract.reductions or tiles > facts.sms:
-        return found
-    most = min(MAX_SPLIT, steps // 8, math.ceil(2 * facts.sms / tiles))
-    for split in range(2, most + 1):
-        if facts.clusters(split) and not variant.endswith("pingpong"):
-            found.append((split, "cluster"))
-        found.append((split, "workspace"))
-    return found
+        return
+    for split in range(2, min(MAX_SPLIT, steps // 8, math.ceil(2 * facts.sms / tiles)) + 1):
+        if facts.clusters(split) and not cut.pingpong:
+            yield split, "cluster"
+        yield split, "workspace"
 
 
 def _stages(problem: Problem, schedule: Schedule, facts: GpuFacts) -> int:
@@ -204,12 +191,17 @@ def _stages(problem: Problem, schedule: Schedule, facts: GpuFacts) -> int:
     return min(MAX_STAGES, room // tiles.stage_bytes)
 
 
-def _group(problem: Problem, schedule: Schedule) -> int:
-    """Row tiles walked before the next column tile. Where rows of tiles are short, one: then neighbours share the tile of
-    the longer factor, which comes from memory. Where they are very long, many: then all of the rows stay in the L2.
+def _group(problem: Problem, schedule: Schedule, facts: GpuFacts) -> int:
+    """Row tiles walked before the next column tile. Where all tiles run at once, the shorter side is walked first: then
+    neighbours share the tile of the longer factor, which comes from memory; so, too, where rows are short. Where they are
+    very long, many: then all of the rows stay in the L2.
     """
-    rows = math.ceil(problem.m / schedule.tile_m)
-    columns = math.ceil(problem.n / schedule.tile_n)
-    if columns <= SHORT_ROW and schedule.multicast != "n" and not schedule.in_cluster:
+    s = schedule
+    rows, columns = math.ceil(problem.m / s.tile_m), math.ceil(problem.n / s.tile_n)
+    if problem.batch * rows * columns * s.split <= facts.sms:
+        is_short = columns <= rows and s.multicast != "n"
+    else:
+        is_short = columns <= SHORT_ROW and not s.multicast
+    if is_short and not s.in_cluster:
         return 1
     return min(rows, 32 if columns > LONG_ROW else 8)

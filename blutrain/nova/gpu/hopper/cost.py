@@ -3,16 +3,16 @@
 The busiest SM takes its tiles one after another. A step of k costs what the slowest of three needs for it: the tensor
 core, the shared memory that TMA fills and wgmma reads, and the latency of TMA, which the ring must cover. Beside that,
 all of an SM's tiles cost at least what TMA needs to bring their rows and to take their results away. Where two such
-times are close, both count: they join as their 8-norm. Then the chip's power bounds the whole, the memory's bandwidth
-too, and launches, clusters and other phases add constants. Those without another source were fitted to 2,700 schedules
-of 52 products on an H200 (benchmarks/configurator.py --table); its SHAPES, which took no part, tell what the fit is worth.
+times are close, both count: they join as their 6-norm. Then the chip's power bounds the whole, the memory's bandwidth
+too, and launches, clusters and other phases add constants. Those without another source were fitted to 3,400 schedules
+of 76 products on an H200 (benchmarks/configurator.py --table); its SHAPES, which took no part, tell what the fit is worth.
 """
 
 from __future__ import annotations
 
 import math
 
-from blutrain.nova.gpu.hopper.epilogue_cost import finish_cycles
+from blutrain.nova.gpu.hopper.epilogue_cost import EXCHANGE_CYCLES, finish_cycles
 from blutrain.nova.gpu.hopper.operands import REGISTER_BLOCK, own_block
 from blutrain.nova.gpu.hopper.pieces import chunk_columns, fetched_loads, staged_stores
 from blutrain.nova.gpu.hopper.problem import Problem
@@ -24,26 +24,27 @@ from blutrain.nova.target_gpu import GpuFacts
 CLOCK_GHZ = 1.755  # under load
 # Cycles of one k-step (128 bytes of k) of a tile: rows * columns / 32 at the tensor core's full rate.
 PRODUCTS_PER_CYCLE = 32.0
-STEP_SLACK = 1.05  # over that, measured in steady state
+STEP_SLACK = 1.14  # over that: 1.03 in cycles, the rest is the clock, which sinks below CLOCK_GHZ where they are busy
 SHARED_BYTES_PER_CYCLE = 156.0  # that TMA, wgmma and fragment loads together move to and from an SM's shared memory
 LATENCY_CYCLES, SHARED_LATENCY_CYCLES = 1400.0, 500.0  # of TMA until a stage is there; more, where two blocks fill it
+SHARED_STEP_CYCLES = 400.0  # a step takes at least, where two blocks fill each other's stages: they tell each other
 # Of an SM's TMA: a row of up to 128 bytes in one line of the L2; more for one across two lines, more for one that does
 # not start with a sector of 32 bytes; the share of it where two blocks receive the row.
-ROW_CYCLES, CROSSING_CYCLES, SECTOR_CYCLES, SHARED_ROW = 1.67, 1.75, 1.4, 0.66
+ROW_CYCLES, CROSSING_CYCLES, SECTOR_CYCLES, SHARED_ROW = 1.42, 1.75, 1.4, 0.66
 STORED_BYTES_PER_CYCLE = 60.0  # of results and operands of an epilogue
-POWER = 0.79  # of the peak that the chip's power allows a long product
+POWER = 0.84  # of the peak that the chip's power allows a long product
 HALF_LINE_BYTES_PER_CYCLE = 100.0  # written in rows of 64 bytes: what that delays the products
 TURNS_SLACK = 1.1  # where one consumer at a time loads fragments and multiplies
 FETCHING_TURNS_SLACK = 1.7  # where besides matrices are fetched for the other
 LAUNCH_US = 0.8  # of a kernel in a graph, until its first tile is under way
-CLUSTER_US = 1.3  # more, where blocks form clusters
-SPLIT_CLUSTER_US, COLD_BLOCK_US = 1.9, 3.0  # where they split k; and of each next block, which starts cold
+CLUSTER_US = 0.9  # more, where blocks form clusters
+SPLIT_CLUSTER_US, COLD_BLOCK_US = 1.8, 3.0  # where they split k; and of each next block, which starts cold
 FULL_CLUSTERS_US = 2.0  # where they take every place that there is for one: the last is free late (30 of 4 blocks)
 FILL_CYCLES = 1500.0  # latency of the first k-step: tensor map, TMA, first wgmma
 STREAM_GB_S = 0.88  # of the memory bandwidth that a product's traffic reaches
 PHASE_US = 1.1  # of a phase before or after, beside its traffic
 PARTIALS_GB_S, REPACK_GB_S = 0.83, 0.7  # of the memory bandwidth: partial sums (written and read), a copied factor
-NORM = 8
+NORM = 6
 
 
 def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
@@ -65,7 +66,7 @@ def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
     elif tiles.cluster > 1:
         us += CLUSTER_US
     if tiles.in_workspace:
-        us += PHASE_US + 2 * tiles.partials_bytes / (facts.mem_gb_s * PARTIALS_GB_S * 1e3)
+        us += _partials_us(tiles.partials_bytes, facts)
     if s.repack:
         us += PHASE_US + 2 * tiles.repacked_bytes / (facts.mem_gb_s * REPACK_GB_S * 1e3)
     if problem.contract.reductions:
@@ -74,18 +75,30 @@ def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
 
 
 def product_us(problem: Problem, schedule: Schedule, facts: GpuFacts) -> float:
-    """What the tensor cores alone need, where `schedule` is all that is known: a lower bound of `predict_us`."""
-    tiles = math.ceil(problem.m / schedule.tile_m) * math.ceil(problem.n / schedule.tile_n)
-    steps = math.ceil(math.ceil(problem.k * problem.item / STAGE_ROW_BYTES) / schedule.split)
-    waves = num_waves(problem.batch * tiles * schedule.split, schedule, facts)
-    cycles = waves * steps * schedule.tile_m * schedule.tile_n / PRODUCTS_PER_CYCLE * STEP_SLACK
-    return (cycles + FILL_CYCLES) / (CLOCK_GHZ * 1e3) + LAUNCH_US
+    """What the tensor cores, and splitting k, need at least, where `schedule` is all that is known: a lower bound of
+    `predict_us`.
+    """
+    s = schedule
+    tiles = problem.batch * math.ceil(problem.m / s.tile_m) * math.ceil(problem.n / s.tile_n) * s.split
+    steps = math.ceil(math.ceil(problem.k * problem.item / STAGE_ROW_BYTES) / s.split)
+    cycles = num_waves(tiles, s, facts) * steps * s.tile_m * s.tile_n / PRODUCTS_PER_CYCLE * STEP_SLACK
+    us = _joined((cycles + FILL_CYCLES) / (CLOCK_GHZ * 1e3), _power_us(problem, facts)) + LAUNCH_US
+    if s.in_cluster:
+        us += SPLIT_CLUSTER_US + EXCHANGE_CYCLES / (CLOCK_GHZ * 1e3)
+    elif s.split > 1:
+        us += _partials_us(4 * tiles * s.tile_m * s.tile_n, facts)
+    return us
 
 
 def num_waves(tiles: int, schedule: Schedule, facts: GpuFacts) -> int:
     """Tiles of the busiest SM."""
     size = schedule.split if schedule.in_cluster else 1
     return math.ceil(tiles / (facts.clusters(size) * size))
+
+
+def _partials_us(size: int, facts: GpuFacts) -> float:
+    """Of a second phase, and of partial sums written and read."""
+    return PHASE_US + 2 * size / (facts.mem_gb_s * PARTIALS_GB_S * 1e3)
 
 
 def _joined(a: float, b: float) -> float:
@@ -101,6 +114,8 @@ def _step_cycles(tiles: Tiles) -> float:
     step = _joined(step, (_shared_bytes(tiles) + exchanged) / SHARED_BYTES_PER_CYCLE)
     latency = LATENCY_CYCLES + SHARED_LATENCY_CYCLES * (s.multicast != "")
     step = _joined(step, latency / (s.stages - 1))
+    if s.multicast:
+        step = _joined(step, SHARED_STEP_CYCLES)
     if tiles.in_registers and s.pingpong:
         step *= FETCHING_TURNS_SLACK if s.fetch else TURNS_SLACK
     return step

@@ -16,7 +16,7 @@ EPILOGUE_BYTES_PER_CYCLE = 19.0  # of results and operands of an SM where all ar
 DIRECT = 3.0  # times that, from registers where TMA could take them (bf16, 192 x 96: 62.5 us against 59.9)
 # Of blocks that split k in a cluster, by clock marks in such kernels: what one sends to the others and then writes, and
 # the meeting, the wait for the first sums and for the last results to be away.
-CLUSTER_BYTES_PER_CYCLE, EXCHANGE_CYCLES = 36.0, 2550.0
+CLUSTER_BYTES_PER_CYCLE, EXCHANGE_CYCLES = 24.0, 2200.0
 MOVES_OF_PARTIALS = 0.3
 
 

@@ -14,6 +14,8 @@ from blutrain.nova.kernel import Unsupported
 WARPGROUP = 128  # threads
 SWIZZLE_ATOM = 1024  # bytes: shared-memory alignment of a 128-byte-swizzled tile
 MAX_WGMMA_COLUMNS = 256
+MAX_SIDE = 256  # of a tile
+WGMMA_REGISTERS = 26  # of a thread that ptxas wants for one wgmma, beside its sums: it goes by those of the launch
 BARRIER_BYTES = 8
 # Registers of a thread by number of consumers, at launch and once the warpgroups have traded them (setmaxnreg), in
 # eights. A block trades what it was launched with: to ask for more waits for ever.
@@ -347,7 +349,11 @@ class Tiles:
         rules = (
             (self.p_tile % (CONSUMER_ROWS * s.slots), f"a tile of {self.p_tile} rows for {s.slots} consumers"),
             (self.q_tile % 32 or self.q_tile > MAX_WGMMA_COLUMNS, f"{self.q_tile} columns, expected 32, 64, ... 256"),
-            (max(s.tile_m, s.tile_n) > 256, "a tile above 256"),
+            (max(s.tile_m, s.tile_n) > MAX_SIDE, f"a tile above {MAX_SIDE}"),
+            (
+                self.accumulators_per_block + WGMMA_REGISTERS > LAUNCH_REGISTERS[s.consumers],
+                f"{self.q_tile} columns for {s.consumers} consumers",
+            ),
             (self.total_shared_bytes > self.shared_bytes, f"{self.total_shared_bytes} bytes of shared memory"),
             (s.pingpong and s.consumers != 2, "ping-pong takes two consumers"),
             (self.in_registers and self.blocks_p > 2, "the register form takes 64 or 128 rows a consumer"),
