@@ -106,6 +106,16 @@ def to_cpu_text(text: str) -> str:
         text,
     )
     text = re.sub(r'llvm\.inline_asm [^"]*"ex2[^"]*", "=f,f" (%\w+) : \(f32\) -> f32', r"math.exp2 \1 : f32", text)
+    # A copy lands at once: a thread reads only what it has waited for.
+    text = re.sub(
+        r"nvvm\.cp\.async\.shared\.global (%\w+), (%\w+), (\d+), cache = \w+ : .*",
+        r'"llvm.intr.memcpy.inline"(\1, \2) <{isVolatile = false, len = \3 : i64}> : (!llvm.ptr, !llvm.ptr) -> ()',
+        text,
+    )
+    text = re.sub(r"nvvm\.cp\.async\.(commit|wait)\.group.*\n", "", text)
+    text = re.sub(
+        r"llvm\.addrspacecast (%\w+) : !llvm\.ptr to !llvm\.ptr<1>", r"llvm.bitcast \1 : !llvm.ptr to !llvm.ptr", text
+    )
     count = iter(range(1 << 30))
     wait = lambda which: (
         lambda _: f"%emu_w{next(count)} = llvm.call @pthread_barrier_wait({which}) : (!llvm.ptr) -> i32"

@@ -1,5 +1,7 @@
 """row kernels for GPUs: the cases of the CPU's generators, on the GPU or emulated; every way to share a row."""
 
+from dataclasses import replace
+
 import gpu
 import gpu_kernels
 import numpy as np
@@ -26,10 +28,10 @@ def on_gpu(monkeypatch, request):
 
 
 SHARES = [
-    {"threads": 8, "block": 32, "form": "resident"},
-    {"threads": 32, "block": 64, "form": "resident"},
-    {"threads": 64, "block": 128, "form": "resident"},
-    {"threads": 96, "block": 96, "form": "resident"},
+    {"threads": 8, "block": 32, "form": "resident", "ahead": 1},
+    {"threads": 32, "block": 64, "form": "resident", "ahead": 0},
+    {"threads": 64, "block": 128, "form": "resident", "ahead": 1},
+    {"threads": 96, "block": 96, "form": "resident", "ahead": 1},
     {"threads": 64, "block": 64, "form": "swept", "unroll": 2},
     {"threads": 64, "block": 64, "form": "staged", "unroll": 2},
 ]
@@ -50,6 +52,19 @@ def test_ways_to_share_a_row(shape, share):
     (y,) = gpu_kernels.run(bodies.softmax(rows, cols), x, **share)
     e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
     np.testing.assert_allclose(y, e / e.sum(1, keepdims=True), rtol=1e-5)
+
+
+def test_the_next_row_comes_ahead_where_there_is_room_and_one():
+    """Copies are in the text where blocks loop over rows, and nowhere else."""
+    for rows, facts, is_ahead in (
+        (4096, gpu_kernels.FACTS, True),
+        (64, gpu_kernels.FACTS, False),  # a row for each group
+        (4096, replace(gpu_kernels.FACTS, shared_bytes_per_sm=32 << 10), False),
+    ):
+        generated = gpu_kernels.generate(bodies.layer_norm_backward(rows, 768), facts)
+        assert ("cp.async.shared" in generated.text) == is_ahead == ("next row ahead" in generated.schedule)
+        assert (generated.phases[0].shared_bytes > 0) == is_ahead
+    assert "cp.async" not in gpu_kernels.generate(bodies.softmax(4096, 768), gpu_kernels.FACTS).text
 
 
 def run_reference(dy, x, w, mean, rstd):

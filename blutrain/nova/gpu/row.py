@@ -4,7 +4,8 @@ A row belongs to a group of threads: a part of a warp, a warp, several warps, or
 thread's elements stay in registers from the first sweep over the row to the last; in the form "staged" they stay in
 shared memory; in the form "swept" every sweep reads them again, from the L2 as a rule. Reductions along the row meet by
 shuffles, and between warps in shared memory. Sums over the rows (a norm's weight gradient) are kept by every thread for
-its own columns over all rows of the block (row_sums.py), and row_combine.py adds up the blocks.
+its own columns over all rows of the block (row_sums.py), and row_combine.py adds up the blocks. A block's next row is
+copied into shared memory meanwhile (row_ahead.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from blutrain.nova.gpu.emit import Shared, module_text, phase_text
 from blutrain.nova.gpu.emit_block import WARP, Fold
 from blutrain.nova.gpu.emit_region import check_regions
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
+from blutrain.nova.gpu.row_ahead import ahead_bytes, copied_operands
 from blutrain.nova.gpu.row_body import RowBody
 from blutrain.nova.gpu.row_combine import check_combined, combine_threads, emit_combine
 from blutrain.nova.gpu.row_stage import loads_of, stage_bytes, stageable
@@ -124,7 +126,20 @@ def _with_blocks(plan: RowPlan, facts: GpuFacts, config: dict) -> dict:
     rows, _ = _sizes(plan)
     groups = math.ceil(rows / (config["block"] // config["threads"]))
     loops = bool(plan.sums) or config["form"] == "staged"
-    return {**config, "blocks": max(1, min(groups, facts.sms * _resident_blocks(config))) if loops else 0}
+    blocks = max(1, min(groups, facts.sms * _resident_blocks(config))) if loops else 0
+    return {**config, "blocks": blocks, "ahead": int(0 < blocks < groups and _has_room_ahead(plan, facts, config))}
+
+
+def _has_room_ahead(plan: RowPlan, facts: GpuFacts, config: dict) -> bool:
+    """Whether the next row's operands fit into shared memory, beside what the sums of a block's rows take."""
+    if config["form"] != "resident":
+        return False
+    _, columns = _sizes(plan)
+    width, block = config["width"], config["block"]
+    chunks = math.ceil(columns // width / config["threads"])
+    copied = ahead_bytes(copied_operands(plan, chunks, width), block)
+    taken = copied + STATIC_SHARED + sum(columns * ITEM_BYTES[d] for r in plan.sums for d in r.dtypes)
+    return taken <= facts.shared_bytes_per_block and _resident_blocks(config) * taken <= facts.shared_bytes_per_sm
 
 
 def _resident_blocks(config: dict) -> int:
@@ -146,9 +161,10 @@ def generate(kernel: Kernel, facts: GpuFacts, config: dict) -> GpuKernel:
     body = RowBody(kernel, _plan(kernel), config)
     blocks, block, partials = body.emit(), config["block"], body.sums.partials
     texts = [phase_text(kernel, body.symbol, body.out, block, body.shared)]
-    if body.stage.bytes:
+    shared_bytes = body.stage.bytes + body.ahead.bytes
+    if shared_bytes:
         texts.insert(0, body.stage.declaration())
-    phases = [GpuPhase(body.symbol, (blocks, 1, 1), block, shared_bytes=body.stage.bytes)]
+    phases = [GpuPhase(body.symbol, (blocks, 1, 1), block, shared_bytes=shared_bytes)]
     if body.plan.sums:
         out, symbol, threads = Emitter(), f"{kernel.symbol}_1", combine_threads(blocks, facts)
         shared = Shared(symbol, out)
@@ -164,5 +180,5 @@ def generate(kernel: Kernel, facts: GpuFacts, config: dict) -> GpuKernel:
         flops=kernel.flops,
         predicted_us=predicted_us(kernel, facts, len(phases), 2 * partials.bytes + _bytes_again(body.plan, config)),
         schedule=f"row, {config['form']}, {config['threads']} threads a row, {config['width']} elements at once, "
-        f"{blocks} blocks of {block}",
+        f"{blocks} blocks of {block}{', next row ahead' if body.ahead.bytes else ''}",
     )

@@ -17,6 +17,7 @@ from blutrain.nova.cpu.row_plan import Pass, RowPlan
 from blutrain.nova.emitter import Emitter
 from blutrain.nova.gpu.emit import BLOCK, Shared, SimtEvaluator
 from blutrain.nova.gpu.emit_block import BlockReducer, Fold
+from blutrain.nova.gpu.row_ahead import ROWS, Ahead, copied_operands
 from blutrain.nova.gpu.row_share import Chunk, Share
 from blutrain.nova.gpu.row_stage import Stage, loads_of, ops_behind, stageable
 from blutrain.nova.gpu.row_sums import RowSums
@@ -41,6 +42,9 @@ class RowBody:
         staged = stageable(plan) if config["form"] == "staged" else []
         elements = self.share.chunks * self.share.threads * self.share.width
         self.stage = Stage(self.evaluator, staged, elements, self.symbol)
+        is_ahead = config["ahead"] and self.is_resident and self.is_loop
+        copied = copied_operands(plan, self.share.chunks, self.share.width) if is_ahead else []
+        self.ahead = Ahead(self.evaluator, copied, self.share.block, self.symbol)
 
     def emit(self) -> int:
         """Write the body; returns the number of blocks."""
@@ -51,14 +55,21 @@ class RowBody:
         self.sums.clear()
         carried = self.sums.carried()
         totals = [name for name, _ in carried]
+        rounds = math.ceil(self.share.groups / self.blocks)
 
         def one(index: str, values: list[str]) -> list[str]:
             self.sums.unpack(values)
-            self._row(self.ints.add(self.ints.mul(index, self.blocks), BLOCK))
+            if self.ahead.bytes:
+                following = self.ints.add(index, 1)
+                self.out.when(self.ints.less(following, rounds), lambda: self._copy(following))
+                self.ahead.commit()
+            self._row(self._group(index), self.ints.rem(index, ROWS))
             return self.sums.pack()
 
         if self.share.rows:
-            rounds = math.ceil(self.share.groups / self.blocks)
+            if self.ahead.bytes:
+                self._copy(0)
+                self.ahead.commit()
             totals = self.out.loop(self.ints.name(0), self.ints.name(rounds), self.ints.name(1), one, carried)
         self.sums.unpack(totals)
         self.sums.publish()
@@ -66,15 +77,30 @@ class RowBody:
 
     # --- one row
 
-    def _row(self, group: Number) -> None:
+    def _group(self, round_: Number) -> Number:
+        """The rows of a block's round."""
+        return self.ints.add(self.ints.mul(round_, self.blocks), BLOCK)
+
+    def _at(self, group: Number) -> tuple[Point, str | None]:
+        """This thread's row of a group of rows, and whether there is one (None: certainly; else it is the last row)."""
         ints, share = self.ints, self.share
         row = ints.add(ints.mul(group, share.per_block), share.group)
         is_whole = share.rows % (share.per_block * (self.blocks if self.is_loop else 1)) == 0
-        self.row_inside = None if is_whole else ints.less(row, share.rows)
+        inside = None if is_whole else ints.less(row, share.rows)
         here = row if is_whole else ints.min(row, share.rows - 1)
-        at = Point(unflatten(ints, self.plan.domain.extents, self.plan.row_dims, here), self.out.innermost, self.top)
+        places = unflatten(ints, self.plan.domain.extents, self.plan.row_dims, here)
+        return Point(places, self.out.innermost, self.top), inside
+
+    def _copy(self, round_: Number) -> None:
+        at, _ = self._at(self._group(round_))
+        self.ahead.copy(at, self.share.all_chunks(at), self.ints.rem(round_, ROWS))
+
+    def _row(self, group: Number, turn: Number = 0) -> None:
+        at, self.row_inside = self._at(group)
         self.stage.forget()
-        chunks = share.all_chunks(at) if self.is_resident else []
+        chunks = self.share.all_chunks(at) if self.is_resident else []
+        if self.ahead.bytes:
+            self.ahead.serve(at, chunks, turn)
         for pass_ in self.plan.passes:
             if pass_.reductions or pass_.sums or pass_.stores:
                 self._pass(pass_, at, chunks)
