@@ -35,7 +35,7 @@ from ...tensor.ops.gather import take
 from ...tensor.primitive import TABLE, Primitive
 from ..dialect.graph import Graph, producer
 from .decompose_composites import splice
-from .form_kernels_graph import WITH_PRODUCT
+from .form_kernels_graph import RECOMPUTE, WITH_PRODUCT
 from .template import template_of
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ class _Shifted:
             gradients[0] = self._widened(gradients[0])
         if self.needs[1]:
             gradients[-1] = self._splice(_ADD_TARGETS, [gradients[-1], ids, x, factor])[0]
+            # As large as x in f32: made when the chunks are done, not beside their exponentials.
+            gradients[-1].owner.operands[2].owner.attributes[RECOMPUTE] = ir.UnitAttr.get()
         return [e.loss(self._splice(_KEEP, [kept, losses])[0]), *gradients]
 
     def _chunk(self, x: ir.Value, kept: ir.Value, rows: ir.Value, shift: ir.Value, factor: ir.Value) -> list[ir.Value]:
