@@ -156,16 +156,77 @@ def gradients_inside(jit):
     return step, [step(x, y).item() for x, y in batches(6)] + [weight.detach().numpy()]
 
 
-@case("training")
+@case(programs=1)
 def a_whole_step_inside(jit):
-    model, optimizer = make(False)
+    """Its Python runs each time, but the model in it is compiled, and with it what follows."""
+    model, optimizer = make(False, dropout=0.5)
 
-    @jit(state=[model])
+    @jit(strict=True)
     def step(x, y):
         optimizer.zero_grad()
-        loss = model(x, y)
+        loss = F.cross_entropy(model(x), y) + SCALE
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    return step, [step(x, y).item() for x, y in batches(6)] + [p.detach().numpy().copy() for p in model.parameters()]
+
+
+@case()
+def a_step_of_anything(jit):
+    """The model, its optimizer and arrays as arguments."""
+    step, seen = jit(strict=True)(step_of), []
+    for seed in range(2):
+        model, optimizer = make(False, seed=seed, dropout=0.5)
+        seen += [step(model, optimizer, x.numpy(), y.numpy(), 1.0 + i) for i, (x, y) in enumerate(batches(5))]
+        seen += [p.detach().numpy().copy() for p in model.parameters()]
+    return step, seen
+
+
+def step_of(model, optimizer, x, y, factor):
+    loss = model(bt.tensor(x), bt.tensor(y)) * factor
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+@case()
+def two_models_against_each_other(jit):
+    (one, first), (two, second) = make(False), make(False, seed=1)
+    steps = 0
+
+    @jit
+    def step(x, y):
+        nonlocal steps
+        steps += 1
+        made = one(x)
+        loss = F.cross_entropy(two(x), made.detach().argmax(1))
+        loss.backward()
+        second.step()
+        second.zero_grad()
+        back = F.cross_entropy(made, y) - two(x).square().mean()
+        back.backward()
+        first.step()
+        first.zero_grad()
+        two.zero_grad()
+        return loss.item(), back.item()
+
+    return step, [value for x, y in batches(6) for value in step(x, y)] + [steps]
+
+
+@case("training")
+def a_whole_step_without_modules(jit):
+    weight = nn.Parameter(ones(6, 5))
+    optimizer = SGD([weight], lr=0.1)
+
+    @jit(state=[weight])
+    def step(x, y):
+        loss = F.cross_entropy(x @ weight, y)
         loss.backward()
         optimizer.step()
+        optimizer.zero_grad()
         return loss
 
     return step, [step(x, y).item() for x, y in batches(6)]

@@ -15,6 +15,7 @@ import itertools
 import random
 import types
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy
@@ -27,11 +28,13 @@ from ..tensor.device import Device
 from ..tensor.dtype import get_default_dtype
 from ..tensor.tensor import Tensor, storage_epoch, structure_epoch
 from .guards import MAX_EFFECTS, MISSING, Identity, Place, can_change, identities, is_plain
+from .jit import Function
 from .steps import alive, has_hooks, memory
 from .variables import variables_of
 
 if TYPE_CHECKING:
     from .log import Log
+    from .trace import Location
 
 MAX_STATES = 256  # states of a module remembered
 
@@ -54,7 +57,9 @@ class Compiled:
 
     programs: the sequences that hold a program, least recently used first; refused: state -> reason it runs eagerly;
     device: that of the parameters and buffers, None where there are none; operands: the tensors at places that the call
-    takes as it takes its arguments; changed: places that the last recorded call changed.
+    takes as it takes its arguments; changed: places that the last recorded call changed; opened: why and where
+    a function is not recorded as a whole, so that its Python runs at every call; parts: the modules that it calls, and what
+    compiles them then.
     """
 
     def __init__(self, module: Module, options: CompileOptions):
@@ -69,12 +74,15 @@ class Compiled:
         self.device: Device | None = None
         self.operands: list[Tensor] = []
         self.changed: list[Place] = []
+        self.opened: tuple[str, Location] | None = None
+        self.parts: dict[int, tuple[weakref.ref[Module], Compiled]] = {}
         self._places: dict[str, dict[tuple[int, str], Place]] = {"stable": {}, "changeable": {}}
         self._found: dict[str, list] = {}
         self._joined: dict[int, weakref.ref[Module]] = {}  # modules among arguments and at places
         self._noted: dict[int, Module] = {}
         self._met: list[weakref.ref[Module]] = []
         self._tensors: dict[int, weakref.ref[Tensor]] = {}  # those of the tree
+        self._members: set[int] = set()  # ids of the modules of the tree
         self._classes: list[type] = []
         self._forwards: list[Any] = []
         self._numbers: dict[tuple, int] = {}
@@ -124,6 +132,7 @@ class Compiled:
         if number is None:
             if len(self._numbers) > MAX_STATES:
                 self._numbers.clear()
+                self.refused.clear()
             number = self._numbers[key] = next(_tokens)
         return number
 
@@ -144,6 +153,7 @@ class Compiled:
         tree, self.has_hooks, self.device = [], False, None
         self._tensors = {}
         modules = self._modules()
+        self._members = {id(m) for m in modules}
         self._classes = list({type(m): None for m in modules})
         self._forwards = [cls.forward for cls in self._classes]
         for m in modules:
@@ -188,6 +198,26 @@ class Compiled:
     def _label(self, place: Place) -> str:
         return place.label({id(m): path for path, m in self._module().named_modules()})
 
+    # ---------------------------------------------------------------- a function that is not recorded as a whole
+
+    def can_open(self) -> bool:
+        """Whether this is a function with modules in its tree."""
+        return isinstance(self._module(), Function) and len(self._members) > 1
+
+    def part(self, module: Module, forget: Callable[[int], None]) -> Compiled | None:
+        """What compiles a module of the tree while the function runs. forget(token): called when either is gone."""
+        known = self.parts.get(id(module))
+        if known is not None and known[0]() is module:
+            return known[1]
+        if id(module) not in self._members:
+            return None
+        part = Compiled(module, self.options)
+        part.programs = self.programs
+        for owner in (self, module):
+            weakref.finalize(owner, forget, part.token).atexit = False
+        self.parts[id(module)] = weakref.ref(module), part
+        return part
+
     # ---------------------------------------------------------------- while a call is recorded
 
     def _scan(self) -> None:
@@ -197,7 +227,8 @@ class Compiled:
             self._add("changeable", key, place)
 
     def _prune(self) -> None:
-        """Forget the places of objects that are gone."""
+        """Forget the places of objects that are gone, and modules."""
+        self._joined = {key: ref for key, ref in self._joined.items() if ref() is not None}
         for places in self._places.values():
             for key in [key for key, place in places.items() if place.owner() is None]:
                 del places[key]
@@ -270,7 +301,8 @@ class Compiled:
         for value, tensor in captured:
             if id(tensor) not in known:
                 return value, f"a tensor {tensor._aval}"
-        strays = [m for m in alive(self._met) if id(m) not in self._joined]
+        tree = {id(m) for m in self._modules()}
+        strays = [m for m in alive(self._met) if id(m) not in tree]
         return (None, type(strays[0]).__name__) if strays else None
 
     def _effects(self, replayed: set[tuple[int, str]]) -> list[Place]:

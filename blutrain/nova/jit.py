@@ -46,7 +46,9 @@ def jit(function: Callable | None = None, *, state: Any = (), **options) -> Any:
     treated like an argument. Other values that it reads there are guards: another value makes another program. options: as
     of Module.compile. Without a function it gives a decorator.
 
-    `backward()` and `optimizer.step()` come after the call, and are compiled with it. Errors: TypeError for a Module (it
+    `backward()` and `optimizer.step()` come after the call, and are compiled with it. A function that calls them itself, or has
+    arguments that cannot be compared (an optimizer, an array), runs its Python at every call; the modules that it calls are
+    compiled then, with what it does with their results, as after `Module.compile()`. Errors: TypeError for a Module (it
     has compile()), or for what is no module or tensor in `state`; ValueError for a tensor there that is not a leaf.
 
     >>> from blutrain import nova

@@ -39,6 +39,7 @@ class Recorder(CallEvents, GradientEvents, UpdateEvents):
     def __init__(self):
         self.log: Log | None = None
         self.head: Any = None  # the compiled module or function whose call is being recorded
+        self.opened: Any = None  # the function that trains and is running
         self.root = Step(("root",), None)
         self.slots = GradSlots()
         self.location: tuple[str, int] | None = None
@@ -264,6 +265,11 @@ class Recorder(CallEvents, GradientEvents, UpdateEvents):
         assert log is not None and log.current is not None  # an event is being recorded
         location = location or Location(*(self.location or user_location()))
         refuse(reason, location, strict=log.owner is not None and log.owner.options.strict, detail=detail)
+        self._stop(log, reason, location)
+
+    def _stop(self, log: Log, reason: str, location: Location) -> None:
+        """Run what was recorded; the rest of the body that is being recorded runs as code outside of one."""
+        assert log.current is not None
         log.refused = reason, location
         self._in_body.value = False
         log.steps.append(log.current)

@@ -30,6 +30,7 @@ class CallEvents:
         log: Log | None
         recording: bool
         head: Compiled | None
+        opened: Compiled | None
 
         def flush(self) -> None: ...
         def refuse(self, reason: str, *, location: Location | None = None, detail: str = "") -> None: ...
@@ -39,6 +40,8 @@ class CallEvents:
         def _drop_if_empty(self, log: Log) -> None: ...
         def _event(self, log: Log, key: tuple, scalars: list, body: Callable[[list], Any]) -> Any: ...
         def _realize(self, x) -> None: ...
+        def _stop(self, log: Log, reason: str, location: Location) -> None: ...
+        def forget(self, token: int) -> None: ...
 
     def module_call(self, module, args: tuple, kwargs: dict):
         """A call of a module: NotImplemented where it is not compiled (or cannot be replayed), else its result."""
@@ -47,6 +50,8 @@ class CallEvents:
                 self.head.met(module)
             return NotImplemented
         compiled: Compiled | None = module._compiled
+        if compiled is None and self.opened is not None:
+            compiled = self.opened.part(module, self.forget)
         if compiled is None or _wants_eager():
             return NotImplemented
         self._check_thread()
@@ -56,6 +61,8 @@ class CallEvents:
         if kwargs or not all(isinstance(x, Tensor) for x in args):
             map_tree((args, kwargs), Module, compiled.join)
         state = compiled.key(), grad
+        if compiled.opened is not None:
+            return self._call_opened(compiled, module, args, kwargs)
         reason = compiled.refused.get(state)
         if reason is None and compiled.has_hooks:
             reason = self._refuse_call(compiled, state, "hooks")
@@ -76,8 +83,8 @@ class CallEvents:
         else:
             log.fresh, key = plain[0], ("call", compiled.token, state, plain[1])
         if key is None:
-            return NotImplemented
-        result = self._event(log, key, [], lambda _: self._record_call(log, module, inputs, state))
+            return NotImplemented if compiled.opened is None else self._call_opened(compiled, module, args, kwargs)
+        result = self._event(log, key, [], lambda _: self._record_call(log, compiled, module, inputs, state))
         if not grad and self.log is log:
             self.flush()
         return result
@@ -104,20 +111,34 @@ class CallEvents:
         except TypeError as error:
             reason, detail = "argument", str(error).splitlines()[1].strip()
         self._drop_if_empty(log)
-        self._refuse_call(compiled, state, reason, detail)
+        if reason == "argument" and compiled.can_open():
+            compiled.opened = reason, Location(*user_location())
+        else:
+            self._refuse_call(compiled, state, reason, detail)
         return None
 
-    def _record_call(self, log: Log, module, inputs: tuple, state):
-        compiled: Compiled = module._compiled
+    def _call_opened(self, compiled: Compiled, module, args: tuple, kwargs: dict):
+        """Run a function's Python: the modules that it calls are compiled, and what it does with their results."""
+        assert compiled.opened is not None
+        before, self.opened = self.opened, compiled
+        try:
+            result = module._call_eager(*args, **kwargs)
+        finally:
+            self.opened = before
+        if not compiled.parts:
+            refuse(*compiled.opened, strict=compiled.options.strict)
+        return result
+
+    def _record_call(self, log: Log, compiled: Compiled, module, inputs: tuple, state):
         before, attributes, form = random_state(), compiled.attributes(), form_of(inputs[:2])
         map_tree(inputs, Tensor, log.gate)
-        self.head, log.states = compiled, compiled.states()
+        self.head, log.states, opened = compiled, compiled.states(), self.opened
         try:
             with compiled.noting(log), self._body():
                 # in a list, so that references to it can be counted
                 boxed = [module._call_eager(*inputs[0], **inputs[1])]
         finally:
-            self.head, log.states = None, {}
+            self.head, log.states, self.opened = None, {}, opened
         changed = compiled.changed_attributes(attributes)
         if log.refused is None and random_state() != before:
             self.refuse("python_random")
@@ -152,9 +173,17 @@ class CallEvents:
             self.refuse("undeclared", location=node.location if node is not None else None, detail=detail)
 
     def refuse_training(self) -> None:
-        """Refuse a call whose body has to do with gradient slots: a replay would not touch them."""
-        if self.recording and self.head is not None:
+        """Refuse a call whose body has to do with gradient slots: a replay would not touch them. A function that calls
+        modules goes on, from now on without being an event itself.
+        """
+        if not self.recording or self.head is None:
+            return
+        if not self.head.can_open():
             self.refuse("training")
+            return
+        assert self.log is not None
+        self.opened, self.head.opened = self.head, ("training", Location(*user_location()))
+        self._stop(self.log, *self.head.opened)
 
     def _refuse_call(self, compiled: Compiled, state, reason: str, detail: str = "") -> str:
         refuse(reason, Location(*user_location()), strict=compiled.options.strict, detail=detail)
