@@ -192,6 +192,21 @@ def step_of(model, optimizer, x, y, factor):
     return loss.item()
 
 
+@case("value_read", programs=1)
+def a_value_read_inside(jit):
+    """What a refused function calls is compiled all the same."""
+    model, optimizer = make(False)
+    seen = []
+
+    @jit
+    def loss_of(x, y):
+        loss = model(x, y)
+        seen.append(loss.item())
+        return loss
+
+    return loss_of, train(loss_of, model, optimizer, batches(6)) + seen
+
+
 @case()
 def two_models_against_each_other(jit):
     (one, first), (two, second) = make(False), make(False, seed=1)

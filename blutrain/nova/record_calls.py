@@ -67,7 +67,8 @@ class CallEvents:
         if reason is None and compiled.has_hooks:
             reason = self._refuse_call(compiled, state, "hooks")
         if reason is not None:
-            return NotImplemented
+            opens = reason != "hooks" and compiled.can_open()
+            return self._call_opened(compiled, module, args, kwargs) if opens else NotImplemented
         inputs = args, kwargs, compiled.operands
         is_first = self.log is None or not self.log.steps
         plain = plain_operands(args) if is_first and not kwargs and not inputs[2] else None
@@ -119,13 +120,12 @@ class CallEvents:
 
     def _call_opened(self, compiled: Compiled, module, args: tuple, kwargs: dict):
         """Run a function's Python: the modules that it calls are compiled, and what it does with their results."""
-        assert compiled.opened is not None
         before, self.opened = self.opened, compiled
         try:
             result = module._call_eager(*args, **kwargs)
         finally:
             self.opened = before
-        if not compiled.parts:
+        if compiled.opened is not None and not compiled.parts:
             refuse(*compiled.opened, strict=compiled.options.strict)
         return result
 
