@@ -236,3 +236,18 @@ def frozen_for_forward_only(run):
         run.see(i < 2 or run.model.fc.weight.grad is None, x.grad.sum())
         run.opt.step()
         run.opt.zero_grad()
+
+
+@scenario()
+def losses_added_up_over_reads_and_eager_layers(run):
+    """What is recorded behind a known call leads on to a loss whose tape is not built yet."""
+    before = nn.Linear(6, 6).double()
+    data = run.batches(12)
+    for (x, y), (other, labels) in zip(data, data):
+        loss = run.model(before(x), y)
+        run.see(loss)
+        loss = loss + run.model(before(other), labels)
+        run.see(loss)
+        run.step(loss)
+        run.see(before.weight.grad.sum())
+        before.zero_grad()

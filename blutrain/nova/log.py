@@ -310,6 +310,7 @@ class Log(EventRecording):
     def gate(self, tensor: Tensor) -> None:
         """Put a leaf in the place of an outside tensor that has an eager tape of its own: backward stops there."""
         if tensor._pending is None and tensor.grad_fn is not None and id(tensor) not in self.proxies:
+            dispatch.tape.node_of(tensor)  # its nodes come before those that are recorded from now on
             self.proxies[id(tensor)] = dispatch.tape.gate(tensor)
 
     def reaches_gate(self, roots: list[Tensor]) -> bool:
