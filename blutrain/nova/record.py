@@ -25,7 +25,7 @@ from .program import settle
 from .record_calls import CallEvents
 from .record_gradients import GradientEvents
 from .record_updates import UpdateEvents
-from .refuse import refuse
+from .refuse import EAGERLY, IN_PARTS, refuse
 from .slots import GradSlots
 from .steps import FunctionCall, Leaf, RuntimeInt, Step, Writes, map_tree, memory
 from .trace import Location, freeze
@@ -264,7 +264,9 @@ class Recorder(CallEvents, GradientEvents, UpdateEvents):
         log = self.log
         assert log is not None and log.current is not None  # an event is being recorded
         location = location or Location(*(self.location or user_location()))
-        refuse(reason, location, strict=log.owner is not None and log.owner.options.strict, detail=detail)
+        strict = log.owner is not None and log.owner.options.strict
+        instead = IN_PARTS if self.head is not None and self.head.can_open() else EAGERLY
+        refuse(reason, location, strict=strict, detail=detail, instead=instead)
         self._stop(log, reason, location)
 
     def _stop(self, log: Log, reason: str, location: Location) -> None:

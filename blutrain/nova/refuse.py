@@ -38,8 +38,14 @@ class NovaWarning(UserWarning):
 _warned: set[tuple[str, str]] = set()
 
 
-def refuse(reason: str, location: Location | str, *, strict: bool, detail: str = "", help: str = "") -> None:
-    """Say once per line that a step is not replayed. Errors: CompileRefused under `strict`."""
+EAGERLY = "this step runs by the eager rules"
+IN_PARTS = "the function's Python runs at every call, and the modules that it calls are compiled"
+
+
+def refuse(
+    reason: str, location: Location | str, *, strict: bool, detail: str = "", help: str = "", instead: str = EAGERLY
+) -> None:
+    """Say once per line that a step is not replayed, and what is done instead. Errors: CompileRefused under `strict`."""
     text = f"compile: {REASONS[reason]}{': ' + detail if detail else ''}\n  at {location}"
     if help:
         text += f"\n  help: {help}"
@@ -47,7 +53,7 @@ def refuse(reason: str, location: Location | str, *, strict: bool, detail: str =
         raise CompileRefused(text)
     if (reason, str(location)) not in _warned:
         _warned.add((reason, str(location)))
-        warnings.warn(NovaWarning(text + "\n  this step runs by the eager rules"), stacklevel=3)
+        warnings.warn(NovaWarning(f"{text}\n  {instead}"), stacklevel=3)
 
 
 def forget_warnings() -> None:
