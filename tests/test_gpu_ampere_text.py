@@ -15,7 +15,7 @@ from contract_harness import context, parse_kernel
 from mlir import ir
 
 from blutrain.nova.gpu.ampere.configure import TILES, candidates, configure
-from blutrain.nova.gpu.ampere.instruction import INSTRUCTIONS
+from blutrain.nova.gpu.ampere.instruction import INSTRUCTIONS, MAKES_UP_FOR_TRUNCATION
 from blutrain.nova.gpu.ampere.layout import accumulator_layout, interleaved
 from blutrain.nova.gpu.ampere.problem import read_problem
 from blutrain.nova.gpu.ampere.schedule import Schedule
@@ -26,12 +26,11 @@ from blutrain.nova.target_gpu import ARCHITECTURES, gpu_facts
 
 # How fragments come from shared memory, by kind and layout (the row factor's letter, then the column factor's): in PTX,
 # and in machine code. A factor contiguous along k: ldmatrix, also for 4-byte elements, as pairs of 16 bits. Contiguous
-# along m or n: ldmatrix.trans for 16 bits; 4-byte elements it would tear apart, so a lane takes 4 (fp32: 2) subtiles by
-# one wide load, a fourth of the single loads, without bank conflicts (`test_layouts` counts wavefronts).
+# along m or n: ldmatrix.trans for 16 bits; 4-byte elements it would tear apart, so a lane takes 4 subtiles by one wide
+# load, a fourth of the single loads, without bank conflicts (`test_layouts` counts wavefronts).
 ALONG_K = {"bf16": "ldmatrix.x4", "f16": "ldmatrix.x4", "tf32": "ldmatrix.x4", "fp32": "ldmatrix.x4"}
-ACROSS_K = {"bf16": "ldmatrix.x4.trans", "f16": "ldmatrix.x4.trans", "tf32": "ld.shared.v4", "fp32": "ld.shared.v2"}
-MACHINE = {"ldmatrix.x4": "LDSM.16.M88.4", "ldmatrix.x4.trans": "LDSM.16.MT88.4", "ld.shared.v4": "LDS.128",
-           "ld.shared.v2": "LDS.64"}  # fmt: skip
+ACROSS_K = {"bf16": "ldmatrix.x4.trans", "f16": "ldmatrix.x4.trans", "tf32": "ld.shared.v4", "fp32": "ld.shared.v4"}
+MACHINE = {"ldmatrix.x4": "LDSM.16.M88.4", "ldmatrix.x4.trans": "LDSM.16.MT88.4", "ld.shared.v4": "LDS.128"}
 INSTRUCTION = {"bf16": "HMMA.16816.F32.BF16", "tf32": "HMMA.1688.F32.TF32",
                "fp32": "HMMA.1688.F32.TF32"}  # fmt: skip
 IS_ALONG_K = {"NN": (True, False), "NT": (True, True), "TN": (False, False), "TT": (False, True)}
@@ -55,7 +54,7 @@ def routes(kind: str, layout: str) -> set[str]:
 @pytest.mark.parametrize("layout", IS_ALONG_K)
 @pytest.mark.parametrize("kind", ALONG_K)
 def test_routes_of_fragments(kind, layout):
-    text = generate(plain(layout, 512, 512, 512, kind)).text
+    text = generate(plain(layout, 4096, 4096, 4096, kind)).text
     found = set(
         re.findall(r"(ldmatrix|ld\.shared)(?:\.sync\.aligned\.m8n8)?(\.x4|\.v4|\.v2|\.b32|\.f64)(\.trans)?", text)
     )
@@ -66,7 +65,7 @@ def test_routes_of_fragments(kind, layout):
 def test_routes_of_fragments_in_machine_code(tmp_path):
     """What ptxas makes of them for sm_80: the loads of the table and no others, around the instruction that is meant."""
     cases = [(kind, layout) for kind in INSTRUCTION for layout in IS_ALONG_K]
-    kernels = [generate(plain(layout, 512, 512, 512, kind)) for kind, layout in cases]
+    kernels = [generate(plain(layout, 4096, 4096, 4096, kind)) for kind, layout in cases]
     for (kind, layout), code in zip(cases, assemble([AssembleJob(k.text, k.target) for k in kernels]), strict=True):
         cubin = tmp_path / f"{kind}{layout}.cubin"
         cubin.write_bytes(code.cubin)
@@ -78,11 +77,60 @@ def test_routes_of_fragments_in_machine_code(tmp_path):
         assert "LDGSTS.E.BYPASS" in sass and "STL" not in sass
 
 
+# Issue slots of the main loop for each product of the instruction: the product, its part of the fragment loads (a fourth:
+# 32 for 128), for TF32 one rounding, and what copies, addresses and the loop take.
+SLOTS = {"bf16": 1.7, "tf32": 2.7}
+
+
+@pytest.mark.skipif(not ptxas_path() or not disassembler(), reason="needs ptxas and nvdisasm")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_issue_slots_of_the_main_loop(arch, tmp_path):
+    cases = [(kind, layout) for kind in SLOTS for layout in IS_ALONG_K]
+    tile = {"workgroup": (256, 128), "subgroup": (64, 64), "stages": 3}
+    kernels = [
+        generate(plain(layout, 4096, 4096, 4096, kind), arch, reduction=64 if kind == "bf16" else 32, **tile)
+        for kind, layout in cases
+    ]
+    for (kind, layout), code in zip(cases, assemble([AssembleJob(k.text, arch) for k in kernels]), strict=True):
+        loop = main_loop(code.cubin, tmp_path / "kernel.cubin")
+        products = sum("HMMA" in line for line in loop)
+        assert products == 128
+        assert len(loop) <= SLOTS[kind] * products, (kind, layout, len(loop))
+        assert sum("LDS" in line for line in loop) == 32, (kind, layout)
+
+
+def main_loop(cubin: bytes, path) -> list[str]:
+    """The instructions from the target of a branch backwards to the branch, of the shortest loop with all the products."""
+    path.write_bytes(cubin)
+    command = [disassembler(), "-c", str(path)]
+    sass = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    lines, labels, loops = [], {}, []
+    for line in sass.splitlines():
+        if label := re.match(r"(\.L_x_\d+):", line.strip()):
+            labels[label[1]] = len(lines)
+        elif re.match(r"\s*/\*[0-9a-f]{4,}\*/", line) and "@!PT LDS RZ" not in line:
+            lines.append(line)
+            branch = re.search(r"BRA.*`\((\.L_x_\d+)\)", line)
+            if branch and branch[1] in labels:
+                loops.append(lines[labels[branch[1]] :])
+    return max(loops, key=lambda loop: (sum("HMMA" in line for line in loop), -len(loop)))
+
+
+@pytest.mark.parametrize("layout", IS_ALONG_K)
+@pytest.mark.parametrize("kind, out, width", [("bf16", "bf16", 8), ("tf32", "", 4)])
+def test_results_leave_in_pieces_of_16_bytes(kind, out, width, layout):
+    """Lanes trade the sums of an n-major factor before."""
+    text = generate(plain(layout, 512, 512, 512, kind, out)).text
+    stores = set(re.findall(r"llvm\.store \S+, \S+ \{alignment = (\d+) : i64\} : (\S+),", text))
+    assert stores == {("16", f"vector<{width}x{out or 'f32'}>")}
+    assert ("shfl.sync bfly" in text) == (not IS_ALONG_K[layout][1])
+
+
 @pytest.mark.parametrize("kind", SHAPES)
 def test_shape_of_the_instruction(kind):
     text = generate(plain("NT", 512, 512, 512, kind)).text
     assert set(re.findall(r"mma\.sync\.aligned\.(m\d+n\d+k\d+)", text)) == {SHAPES[kind]}
-    assert ("cvt.rna.tf32" in text) == (kind == "tf32")
+    assert (MAKES_UP_FOR_TRUNCATION in text) == (kind in ("tf32", "fp32"))
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,21 @@
 """The schedule of a contract kernel from shapes, layouts and the GPU's facts: a model of cycles, no search on a device.
 
-Every tile of the table is costed. A step of k takes the longest of: multiplying, reading fragments from shared memory,
-and bringing the stage from the L2. An SM works through its tiles one after the other; the first copies and the
-epilogue of each are hidden only as far as other blocks share the SM. Ranges of k cost another phase, and the traffic of
-their sums.
+Every tile of the table is costed. A step of k takes the longest of multiplying, of shared memory's traffic and of bringing
+the stage from the L2, and on top the issue slots of all that is no product: fragment loads, rounding, copies. An SM works
+through its tiles one after the other; the first copies and the epilogue of each are hidden only as far as other blocks
+share the SM. Ranges of k cost another phase, and the traffic of their sums.
+
+Constants marked H200 were fitted to 90 kernels there, some with parts of the loop left out: the longest part plus the other
+issue slots is within 6 % of each loop of 128x64 to 256x128 tiles.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from blutrain.nova.contract.form import loads
 from blutrain.nova.gpu.ampere.instruction import LANES
 from blutrain.nova.gpu.ampere.problem import PIECES, Problem, Side
 from blutrain.nova.gpu.ampere.schedule import Schedule
@@ -34,17 +39,23 @@ TILES = (
     ((32, 32), (16, 16)),
 )
 MAX_SUMS = {"fp32": 64, "f64": 32}  # a lane's, by kind: split factors and f64 take two registers each
-STEP = 32  # elements of k in a stage, whatever their size: half the size makes twice the stages
+LONG_STEP_BYTES = 128  # of k in a stage: a line of the L2 in one piece, and half the barriers
+STEP = 32  # elements of k in a stage where no more fit, or pass through registers or in small pieces
 SHORT_STEP = 16  # where that leaves fewer than MIN_STAGES, or the factors' parts and sums already fill the registers
 MIN_STAGES, MAX_STAGES = 3, 8  # of factors that pass through registers the least: they do not wait in the ring
 RESERVED_SHARED = 1 << 10  # bytes a block, taken by the system
 SPARE_REGISTERS = 48  # addresses, counters, temporaries
-MMA_EFFICIENCY = {False: 0.9, True: 0.62}  # of the data sheet's rate; mma.sync on Hopper reaches less than wgmma
+CLOCK = {False: 1.0, True: 0.87}  # of the highest, under load; H200: 1.55 GHz (long) to 1.8 (short)
+MMA_EFFICIENCY = {False: 0.9, True: 0.59}  # of the data sheet's rate; H200: an mma.m16n8k16 every 6.4 cycles
 SHARED_BYTES_PER_CYCLE = 128
-L2_BYTES_PER_CYCLE = 32  # an SM's, all of them reading
-BARRIER_CYCLES = 40
-START_CYCLES = 1500  # from the start of a block to its first product
-LAUNCH_US = 2.0
+L2_BYTES_PER_CYCLE = {False: 32, True: 48}  # an SM's, all of them reading; H200
+SCHEDULERS = 4  # of an SM; each issues an instruction a cycle
+ROUNDING = {"tf32": 1, "fp32": 5}  # instructions for a register of a factor
+COPY = 3  # instructions: the copy and its address
+LOOP = 20  # instructions of a step beside products, fragments and copies
+BARRIER_CYCLES = 20
+START_CYCLES = 1200  # from the start of a block to its first product
+LAUNCH_US = 1.0
 GROUP = 8
 
 
@@ -72,12 +83,10 @@ def candidates(problem: Problem, facts: GpuFacts) -> list[Candidate]:
     for block, warp in TILES:
         if math.prod(warp) // LANES > max_sums(problem):
             continue
-        schedule = _staged(problem, block, warp, facts)
-        if schedule is None:
-            continue
-        for split in _splits(problem, schedule, facts):
-            option = replace(schedule, split=split)
-            found.append(Candidate(option, predict_us(problem, option, facts)))
+        for schedule in _staged(problem, block, warp, facts):
+            for split in _splits(problem, schedule, facts):
+                option = replace(schedule, split=split)
+                found.append(Candidate(option, predict_us(problem, option, facts)))
     return found
 
 
@@ -87,22 +96,32 @@ def max_sums(problem: Problem) -> int:
     return min(MAX_SUMS.get(problem.kind, 128), 64 if small_pieces else 128)
 
 
-def _staged(problem: Problem, block: tuple[int, int], warp: tuple[int, int], facts: GpuFacts) -> Schedule | None:
-    """A tile with the deepest ring of stages that leaves as many blocks an SM as registers allow."""
+def _staged(problem: Problem, block: tuple[int, int], warp: tuple[int, int], facts: GpuFacts) -> Iterator[Schedule]:
+    """A tile with the deepest rings of stages: of one or two blocks an SM, as registers allow, and of steps of k."""
     threads = LANES * math.prod(block) // math.prod(warp)
     by_registers = facts.registers_per_sm // (threads * registers(problem, warp))
     most = MAX_STAGES if all(side.piece for side in problem.sides.values()) else MIN_STAGES
     runs = {axis: run_of(problem, problem.sides[axis], warp["mn".index(axis)]) for axis in "mn"}
     for blocks in range(min(2, max(1, by_registers)), 0, -1):
         room = min(facts.shared_bytes_per_block, facts.shared_bytes_per_sm // blocks - RESERVED_SHARED)
-        for step, fewest in ((STEP, MIN_STAGES), (SHORT_STEP, MIN_STAGES), (SHORT_STEP, 2)):
-            step = SHORT_STEP if problem.kind in MAX_SUMS else step
+        for step, fewest in _steps(problem):
             stages = min(most, room // (sum(block) * step * problem.item))
             if stages >= fewest:
                 stages = max(2, min(stages, math.ceil(problem.extent["k"] / step) + 1))
                 name = problem.instruction.name
-                return Schedule(block, warp, step, stages, 1, GROUP, name, runs["m"], runs["n"])
-    return None
+                yield Schedule(block, warp, step, stages, 1, GROUP, name, runs["m"], runs["n"])
+                if step <= STEP:
+                    break
+
+
+def _steps(problem: Problem) -> list[tuple[int, int]]:
+    """Steps of k and how many stages they need at least, from the longest."""
+    if problem.kind in MAX_SUMS:
+        return [(SHORT_STEP, MIN_STAGES), (SHORT_STEP, 2)]
+    steps = [(STEP, MIN_STAGES), (SHORT_STEP, MIN_STAGES), (SHORT_STEP, 2)]
+    is_whole = all(side.piece == PIECES[0] for side in problem.sides.values())
+    long = LONG_STEP_BYTES // problem.item
+    return [(long, MIN_STAGES), *steps] if is_whole and long > STEP else steps
 
 
 def registers(problem: Problem, warp: tuple[int, int]) -> int:
@@ -132,7 +151,7 @@ def run_of(problem: Problem, side: Side, extent: int) -> int:
 
 def _splits(problem: Problem, schedule: Schedule, facts: GpuFacts) -> list[int]:
     tiles = Tiles(problem, schedule)
-    most = min(16, tiles.count("k") // 8, 2 * facts.sms // max(1, tiles.output_tiles))
+    most = min(16, problem.extent["k"] // (8 * STEP), 4 * facts.sms // max(1, tiles.output_tiles))
     return [1, *range(2, most + 1)]
 
 
@@ -141,20 +160,29 @@ def predict_us(problem: Problem, schedule: Schedule, facts: GpuFacts) -> float:
     tiles = Tiles(problem, schedule)
     if problem.is_empty:
         return LAUNCH_US
-    step = step_cycles(tiles, facts)
+    clock = facts.clock_ghz * CLOCK[facts.is_hopper]
     blocks = tiles.output_tiles * tiles.split
     resident = resident_blocks(tiles, facts)
     each = math.ceil(blocks / facts.sms)  # blocks that the busiest SM runs
-    stored = sum(ITEM_BYTES[s.access.dtype] for s in problem.contract.stores)
-    stored = stored if tiles.split == 1 else tiles.result_item
-    byte_cycles = facts.mem_gb_s / facts.sms / facts.clock_ghz  # bytes of memory an SM gets in a cycle
-    end = tiles.tile("m") * tiles.tile("n") * stored / byte_cycles
-    cycles = each * tiles.steps * step + math.ceil(each / resident) * (START_CYCLES + end)
+    end = tiles.tile("m") * tiles.tile("n") * _end_bytes(tiles) / (facts.mem_gb_s / facts.sms / clock)
+    cycles = each * tiles.steps * step_cycles(tiles, facts) + math.ceil(each / resident) * (START_CYCLES + end)
     memory_us = problem.contract.kernel.bytes / (facts.mem_gb_s * 1e3)
-    total = LAUNCH_US + max(cycles / (facts.clock_ghz * 1e3), memory_us)
+    total = LAUNCH_US + max(cycles / (clock * 1e3), memory_us)
     if tiles.split > 1:
-        total += LAUNCH_US + 2 * tiles.sums_bytes / (facts.mem_gb_s * 1e3)
+        passes = 2 if tiles.sums_bytes > facts.l2_bytes else 1  # through memory; the L2 is twice as fast
+        total += LAUNCH_US + passes * tiles.sums_bytes / (facts.mem_gb_s * 1e3)
     return total + (LAUNCH_US + 1.0 if problem.contract.reductions else 0.0)
+
+
+def _end_bytes(tiles: Tiles) -> int:
+    """Bytes of memory for an element at the end of a tile: results, and operands of the epilogue of their extent."""
+    if tiles.split > 1:
+        return tiles.result_item
+    contract = tiles.problem.contract
+    read = {access for store in contract.stores for access in loads(store.value)}
+    inner = [axes[-1] for axes in (contract.axes["m"], contract.axes["n"]) if axes]
+    accesses = [*(s.access for s in contract.stores), *(a for a in read if all(a.strides[d] for d in inner))]
+    return sum(ITEM_BYTES[access.dtype] for access in accesses)
 
 
 def step_cycles(tiles: Tiles, facts: GpuFacts) -> float:
@@ -166,7 +194,20 @@ def step_cycles(tiles: Tiles, facts: GpuFacts) -> float:
     if not problem.instruction.is_mma:
         read *= 4  # elements one by one
     shared = (read + tiles.stage_bytes) / SHARED_BYTES_PER_CYCLE
-    return max(multiply, shared, tiles.stage_bytes / L2_BYTES_PER_CYCLE) + BARRIER_CYCLES
+    longest = max(multiply, shared, tiles.stage_bytes / L2_BYTES_PER_CYCLE[facts.is_hopper])
+    return longest + math.prod(tiles.warps) * _other_slots(tiles) / SCHEDULERS + BARRIER_CYCLES
+
+
+def _other_slots(tiles: Tiles) -> float:
+    """A warp's instructions of one step that are no products."""
+    problem, total = tiles.problem, float(LOOP)
+    if problem.kind == "fp32":  # the running sums, added to outside the tensor cores
+        total += math.prod(tiles.schedule.subgroup) / LANES * tiles.tile("k") / problem.instruction.k
+    for axis, side in problem.sides.items():
+        registers = tiles.warp_tile(axis) * tiles.tile("k") * problem.item / (4 * LANES)
+        total += registers * (1 / 4 + ROUNDING.get(problem.kind, 0))
+        total += COPY * tiles.shared[axis].bytes / ((side.piece or PIECES[-1]) * tiles.threads)
+    return total
 
 
 def _filling(tiles: Tiles, facts: GpuFacts) -> float:
@@ -181,7 +222,8 @@ def product_rate(kind: str, facts: GpuFacts) -> float:
         kind, facts.tf32_tflops
     )
     efficiency = 0.3 if kind == "f64" else MMA_EFFICIENCY[facts.is_hopper]
-    return tflops * 1e3 / 2 / facts.sms / facts.clock_ghz * efficiency
+    clock = facts.clock_ghz * CLOCK[facts.is_hopper]
+    return tflops * 1e3 / 2 / facts.sms / clock * efficiency
 
 
 def resident_blocks(tiles: Tiles, facts: GpuFacts) -> int:

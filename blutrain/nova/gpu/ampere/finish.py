@@ -31,7 +31,7 @@ class Finish:
     def __init__(self, out: Builder, tiles: Tiles, block: Block, slice: Integer | None = None):
         self.out, self.tiles, self.block, self.slice = out, tiles, block, slice
         self.contract = tiles.problem.contract
-        m, n = tiles.layout.first(out, block.lane, block.warp)
+        m, n = tiles.result_layout.first(out, block.lane, block.warp)
         if slice is not None:
             m = out.add(m, out.mul(slice, tiles.slice_rows))
         origin = {**block.first, "m": out.add(block.first["m"], m), "n": out.add(block.first["n"], n)}
@@ -42,7 +42,8 @@ class Finish:
 
     def emit(self, sums: list[str]) -> None:
         """`sums` in the layout's order: all of the thread's, or a slice's."""
-        place = dict(zip(self.tiles.layout.offsets, sums, strict=False))
+        sums = trade(self.out, self.block.lane, sums, self.tiles.swaps)
+        place = dict(zip(self.tiles.result_layout.offsets, sums, strict=False))
         rows = sorted({m for m, _ in place})
         partial: dict[tuple[int, int], str] = {}
         for first, lanes in _runs(sorted({n for _, n in place})):
@@ -131,6 +132,25 @@ class Finish:
                     store_vectors(out, values, out.pointer(base, first, combiner.dtype), combiner.dtype)
 
         out.when(out.compare("ult", self.block.lane, 4), write)
+
+
+def trade(out: Builder, lane: str, sums: list[str], swaps: Sequence[tuple[int, int]]) -> list[str]:
+    """Sums from the order of `layout` to that of `result_layout`.
+
+    For each swap, half of the registers go to the lane whose number differs in the bit, and come from it.
+    """
+    result = list(sums)
+    for i, j in swaps:
+        is_odd = out.compare("ne", out.bits("andi", lane, 1 << i), 0)
+        for low in (r for r in range(len(sums)) if not r >> j & 1):
+            high = low + (1 << j)
+            sent = out.value(f"arith.select {is_odd}, {result[low]}, {result[high]} : f32")
+            taken = shuffled(out, sent, "f32", 1 << i)
+            result[low], result[high] = (
+                out.value(f"arith.select {is_odd}, {taken}, {result[low]} : f32"),
+                out.value(f"arith.select {is_odd}, {result[high]}, {taken} : f32"),
+            )
+    return result
 
 
 def column_values(elements: Elements, reduction: ColumnReduction, combiner: Combiner, at: Run, sums) -> list[str]:

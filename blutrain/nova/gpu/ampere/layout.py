@@ -8,6 +8,9 @@ along m and n by a step of its own. Printed into the IR, for one warp of mma.m16
 Subtiles need not lie one behind the other. With a run of R they interleave: element c of subtile q is at
 R c + q mod R + 8 R (q div R), so that a lane's elements of R subtiles are neighbours. They then leave as one vector;
 and 32-bit factors that are contiguous along m or n, which ldmatrix cannot transpose, are read as one.
+
+Where that leaves results in bad pieces, lanes trade sums before the results are made: bits of the lane's number and of the
+register's change places (`Layout.traded`, `finish.trade`).
 """
 
 from __future__ import annotations
@@ -50,6 +53,13 @@ class Layout:
             result = [(m + i * digit.m, n + i * digit.n) for i in range(digit.extent) for m, n in result]
         return tuple(result)
 
+    def traded(self, swaps: Sequence[tuple[int, int]]) -> Layout:
+        """With bits (of the lane's number, of the register's) exchanged."""
+        lane, register = _bits(self.lane), _bits(self.register)
+        for i, j in swaps:
+            lane[i], register[j] = register[j], lane[i]
+        return Layout(tuple(register), tuple(lane), self.warp)
+
     def first(self, out: Builder, lane: Integer, warp: Integer) -> tuple[Integer, Integer]:
         """(m, n) of a thread's first element in the tile."""
         m: Integer = 0
@@ -60,6 +70,11 @@ class Layout:
                 number = out.div(number, digit.extent)
                 m, n = out.add(m, out.mul(value, digit.m)), out.add(n, out.mul(value, digit.n))
         return m, n
+
+
+def _bits(digits: Sequence[Digit]) -> list[Digit]:
+    """Digits of two, for extents that are powers of two."""
+    return [Digit(2, d.m << i, d.n << i) for d in digits for i in range(d.extent.bit_length() - 1)]
 
 
 def interleaved(position: Integer, run: int, width: int, out: Builder | None = None) -> Integer:

@@ -67,6 +67,29 @@ class Tiles:
         runs = {"m": self.schedule.row_run, "n": self.schedule.column_run}
         return accumulator_layout(self.problem.instruction, self.schedule.subgroup, self.warps, runs)
 
+    @property
+    def swaps(self) -> tuple[tuple[int, int], ...]:
+        """Bits of the lane and of the register that sums trade before results are made (see `Layout.traded`).
+
+        ldmatrix.trans leaves a lane two neighbours of each subtile, 4 bytes to store: the lanes of a row trade four
+        subtiles, then each holds the eight columns of one. Runs of four leave it eight, 32 bytes of f32, and a store of
+        16 would fill half a sector of every lane's: lanes trade halves in pairs.
+        """
+        side, problem = self.problem.sides["n"], self.problem
+        inner = problem.contract.axes["n"][-1:]
+        stores = [s.access for s in problem.contract.stores if inner and s.access.strides[inner[0]] == 1]
+        least = min((ITEM_BYTES[access.dtype] for access in stores), default=8)
+        if side.is_k_major or not problem.instruction.is_mma:
+            return ()
+        if problem.item == 2 and least <= 2 and self.warp_tile("n") % 32 == 0:
+            return (0, 2), (1, 3)
+        return ((0, 0),) if self.schedule.column_run == 4 and least == 4 else ()
+
+    @cached_property
+    def result_layout(self) -> Layout:
+        """Who holds which element when results are made."""
+        return self.layout.traded(self.swaps) if self.swaps else self.layout
+
     # --- shared memory
 
     @cached_property
