@@ -11,6 +11,7 @@ import pytest
 import blutrain as bt
 from blutrain import autograd, nn
 from blutrain.autograd import Function, checkpoint, gradcheck, saved_tensors_hooks
+from blutrain.autograd.hooks import Living
 from blutrain.tensor import dispatch
 
 
@@ -707,3 +708,18 @@ def test_results_of_powers_may_be_changed_in_place():
         y = power()
         y += 1.0
         assert bt.autograd.grad(y.sum(), x)[0].tolist() == expected.tolist()
+
+
+def test_living_things_are_known_as_long_as_somebody_holds_them():
+    class Thing:
+        pass
+
+    things, first, second = Living(), Thing(), Thing()
+    assert not things
+    for thing in (first, second, second):
+        things.add(thing)
+    assert things.all() == [first, second] and len(things) == 2
+    del first, thing
+    assert things.all() == [second]
+    del second
+    assert not things and things.all() == []
