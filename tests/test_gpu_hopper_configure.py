@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from contract_harness import context, parse_kernel
-from hopper_kernels import H200, bias_gelu, gated, plain
+from hopper_kernels import H200, bias_gelu, factors, finished, gated, multiply, plain
 from mlir import ir
 
 from blutrain.nova.gpu.hopper.configure import configure, fitting, tiles_of
@@ -143,6 +143,24 @@ def test_three_results_leave_room_for_their_addresses(layout, dtype):
             assert not tiles.in_registers or tiles.num_accumulators < 96, tiles.schedule
 
     with_problem(gated(layout, 4000, 2600, 712, dtype), check)
+
+
+def of_the_head(layout, m, n, k, dtype):
+    """a b * scale + factor * rows, scale and factor of a row: the gradient of the head's input."""
+    text, a, b = factors(layout, m, n, k, dtype)
+    scale, factor, rows = text.operand(m), text.operand(m), text.operand(m, n)
+    inputs = [(multiply(text, layout, a, b), "(d0, d1)"), (scale, "(d0)"), (factor, "(d0)"), (rows, "(d0, d1)")]
+    region = "%u = arith.mulf %a, %b : f32\n%v = arith.mulf %c, %d : f32\n%w = arith.addf %u, %v : f32\n%w"
+    return finished(text, text.map(inputs, (m, n), "f32", region), dtype=dtype)
+
+
+def test_vectors_of_a_tile_need_registers():
+    """Of 192 rows, beside 96 accumulators and fragments, two spilled with ptxas 13.0 and 13.5; 128 rows were fine."""
+
+    def check(problem):
+        assert max(tiles.q_tile for tiles in fitting(problem, H200) if tiles.in_registers) == 160
+
+    with_problem(of_the_head("NN", 4096, 768, 50304, "tf32"), check)
 
 
 def test_every_cut_that_registers_hold_is_priced():

@@ -89,7 +89,7 @@ def _fitting(cut: Schedule, problem: Problem, facts: GpuFacts) -> Iterator[Tiles
 def _fits_registers(tiles: Tiles) -> bool:
     """Will the epilogue find registers beside the accumulators. Several results hold a chunk where TMA fetches all matrices:
     its operands, results and column sums. Else a load for each element, a further store and a column sum hold about 16 values
-    each, the register form two steps of fragments and a sum twice that. The bounds are what ptxas took without spills.
+    each; the register form two steps of fragments, vectors and sums of the whole tile. The bounds: what ptxas did not spill.
     """
     contract, traffic = tiles.problem.contract, tiles.problem.traffic
     in_chunks = len(fetched_loads(tiles)) == len(traffic.matrices) and bool(staged_stores(tiles))
@@ -97,12 +97,14 @@ def _fits_registers(tiles: Tiles) -> bool:
         words = (tiles.problem.read_bytes + tiles.problem.written_bytes) / 4 + len(contract.reductions) / 2
         addresses = max(ADDRESS_REGISTERS, BLOCK_REGISTERS * tiles.blocks_p)
         return chunk_columns(tiles) / 2 * words + addresses <= tiles.spare_registers
-    vectors = sum(traffic.axes[access] == "n" for access in traffic.loads)
+    vectors = sum(traffic.axes[access] == tiles.q_axis for access in traffic.loads)
     ahead = chunk_columns(tiles) / 2 * vectors + ADDRESS_REGISTERS  # of this chunk and of the next one
     if vectors and tiles.p_axis == "m" and tiles.has_few_registers and ahead >= tiles.spare_registers:
         return False
-    weight = len(traffic.matrices) + len(contract.stores) - 1 + len(contract.reductions) * (1 + tiles.in_registers)
-    fragments = 32 * tiles.blocks_p + ADDRESS_REGISTERS * (weight > 0) if tiles.in_registers else 0
+    weight = len(traffic.matrices) + len(contract.stores) - 1 + len(contract.reductions)
+    along_q = vectors + len(contract.reductions) * (tiles.q_axis == "n")
+    beside = ADDRESS_REGISTERS + along_q * tiles.q_tile // 8 if weight else 0
+    fragments = 32 * tiles.blocks_p + beside if tiles.in_registers else 0
     return tiles.num_accumulators + fragments + 16 * weight <= MAX_LIVE_VALUES[tiles.schedule.consumers]
 
 
