@@ -402,3 +402,66 @@ def _enter(change: str, view: str) -> None:
 for _change in INPUT_CHANGES:
     for _view in INPUT_VIEWS:
         _enter(_change, _view)
+
+
+# -------------------------------------------------------------------- memory that a call writes, seen by other tensors
+
+
+class Adding(Net):
+    """Adds to its argument and to a buffer, in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", bt.zeros(4, 6, dtype=bt.float64))
+
+    def forward(self, x):
+        self.table.add_(1.0)
+        return self.fc(x.add_(1.0)).sum()
+
+
+@scenario(cls=Adding)
+def view_written_and_its_base_read(run):
+    base = bt.zeros(4, 6, dtype=bt.float64)
+    for i in range(8):
+        out = run.model(base[i % 4 : i % 4 + 1])
+        run.see(base.sum(), base.numpy().sum(), out)
+
+
+@scenario(cls=Adding)
+def base_written_and_its_views_read(run):
+    base = bt.zeros(4, 6, dtype=bt.float64)
+    row, turned, alias, table = base[1], base.t(), base.detach(), run.model.table[2]
+    for i in range(12):
+        run.step(run.model(base))
+        run.model(base)
+        reads = (lambda: row.sum(), lambda: row.tolist()[0], lambda: (turned * 2.0).sum(), lambda: alias[0, 0])
+        run.see(reads[i % 4](), table.sum(), table[0].item())
+
+
+@scenario(cls=Adding)
+def base_written_and_a_view_an_operand(run):
+    """Of the next call, of an operation on a pending tensor, and of one that writes."""
+    base, other = bt.zeros(4, 6, dtype=bt.float64), bt.zeros(1, 6, dtype=bt.float64)
+    row = base[1:2]
+    for i in range(9):
+        out = run.model(base)
+        if i % 3 == 0:
+            out = run.model(row)
+        elif i % 3 == 1:
+            out = out * row.sum()
+        else:
+            other.add_(row)
+        run.see(out, base.sum(), other.sum(), row[0, 0])
+
+
+class Peeking(Adding):
+    def forward(self, x):
+        self.table.add_(1.0)
+        return self.fc(x).sum() * self.row.sum()
+
+
+@scenario("shared_write", cls=Peeking)
+def view_read_in_the_call_that_writes_its_base(run):
+    run.model.row = run.model.table[1]
+    for x, _ in run.batches():
+        run.see(run.model(x))

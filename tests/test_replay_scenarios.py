@@ -51,4 +51,4 @@ def test_function(name, interpreted, monkeypatch):
 
     monkeypatch.setattr(Module, "compile", compile)
     monkeypatch.setattr(Module, "__call__", __call__)
-    check(SCENARIOS[name])
+    check(SCENARIOS[name], in_parts=True)

@@ -260,11 +260,9 @@ class Log(EventRecording):
         self.next = step.first + len(step.avals)
 
     def _mark(self, tensor: Tensor, value: int) -> None:
-        """A real tensor is about to get a new value: whoever reads it, or an alias made from now on, waits for the flush.
-
-        (An alias that was made before shows the old value until then.)
-        """
+        """A real tensor is about to get a new value: whoever reads it, or its memory by an alias or view, waits for the flush."""
         if tensor._pending is None:
+            tensor._versions().pending = True
             self.marked.append(tensor)
             tensor._pending = Handle(self, value, tensor._array)
         else:
@@ -274,9 +272,12 @@ class Log(EventRecording):
         """The flush is over (or the events after the first `keep` marks never were): their memory is what it is."""
         while len(self.marked) > keep:
             tensor = self.marked[-1]
+            tensor._versions().pending = False
             if tensor._pending is not None:
                 tensor._pending.log = tensor._pending = None
             self.marked.pop()
+        for tensor in self.marked:  # (views share a version)
+            tensor._versions().pending = True
 
     def _renumber(self, step: Step) -> None:
         """Outside tensors that the event wrote stand for their new values."""

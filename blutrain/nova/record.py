@@ -96,13 +96,16 @@ class Recorder(CallEvents, GradientEvents, UpdateEvents):
 
     def _realize(self, x) -> None:
         """A tensor that cannot be an operand of an event gets its array first: one that is pending in a log that was
-        flushed, or, outside of a body, a pending one that a backward has to give a gradient.
+        flushed, or, outside of a body, a pending one that a backward has to give a gradient; or a view of memory that an event
+        writes.
         """
         pending = x._pending
         if pending is not None:
             is_leaf = x.requires_grad and x.grad_fn is None and not self.recording
             if is_leaf or self.log is None or pending.log is not self.log:
                 x._buffer()
+        elif x._version is not None and x._version.pending:
+            self.await_write(x)
 
     def _record_primitive(self, prim: Primitive, operands, attrs):
         log = self.log
@@ -207,6 +210,16 @@ class Recorder(CallEvents, GradientEvents, UpdateEvents):
         """User code reads the value of a real tensor: inside a recorded body what comes of it would be the same for ever."""
         if self.recording and self.log is not None and self.log.current is not None:
             self.refuse("value_read")
+
+    def await_write(self, tensor: Tensor) -> None:
+        """A real tensor is read, and the log will write its memory: a view of what a call changes in place, or its base."""
+        log = self.log
+        if log is None:
+            tensor._versions().pending = False  # it is being written, by another thread
+        elif not self.recording:
+            self.flush()
+        elif log.find(tensor) is None:
+            self.refuse("shared_write")
 
     def write(self, tensor: Tensor) -> None:
         """A real tensor is about to be changed in place by eager code: what the log read of it is computed first."""

@@ -30,6 +30,7 @@ from .tensor import Tensor, aval_of
 #   value_read()                                    user code is about to read a real tensor's value
 #   settle()                                        the host reads values of a GPU: raise what checks there found
 #   holds_collectives() -> bool, flush()            is one among what is pending; compute what is pending
+#   await_write(tensor)                             a real tensor is read whose memory (`Version.pending`) it will write
 #   write(tensor)                                   a real tensor is about to be written in place: flush on conflict
 recorder: Any = None
 _PLAIN = frozenset((bool, int, float))
@@ -132,7 +133,7 @@ def is_recorded(operands) -> bool:
     if recorder is None or recorder.recording:
         return recorder is not None
     for x in operands:
-        if isinstance(x, Tensor) and x._pending is not None:
+        if isinstance(x, Tensor) and (x._pending is not None or (x._version is not None and x._version.pending)):
             return True
     return False
 

@@ -44,13 +44,15 @@ class Version:
     """Changes in place of one memory, shared by its views: `value` is the `write_epoch` of the last one, `history` counts
     those that autograd knows of.
 
-    own: that of the last one noted here; steps: the cell where compiled steps note theirs, once for all they write, or None.
+    own: that of the last one noted here; steps: the cell where compiled steps note theirs, once for all they write, or None;
+    pending: the recorder will write this memory, so whoever reads it waits for that.
     """
 
-    __slots__ = ("history", "own", "steps")
+    __slots__ = ("history", "own", "pending", "steps")
 
     def __init__(self):
         self.own = self.history = 0
+        self.pending = False
         self.steps: Epoch | None = None
 
     @property
@@ -133,6 +135,8 @@ class Tensor(_Methods):
         """The array. Of a pending tensor: has it computed first."""
         if self._pending is not None:
             dispatch.recorder.materialize(self)
+        elif self._version is not None and self._version.pending:
+            dispatch.recorder.await_write(self)
         return self._array
 
     def _read(self):
