@@ -10,7 +10,7 @@ import numpy as np
 from distributed_programs import raises, seed
 
 import blutrain as bt
-from blutrain import distributed, nn
+from blutrain import distributed, nn, nova
 from blutrain.optim import SGD, AdamW
 from blutrain.tensor import dispatch
 from examples.gpt_mlp.model import MLPGPT, Config
@@ -120,6 +120,7 @@ def data_parallel():
         _changed_later(rank, compiled)
     _clipping_is_alike(rank)
     _part_compiled(rank)
+    _jitted(rank)
     _streams(rank)
     _bad_input(rank)
 
@@ -289,6 +290,33 @@ def _part_compiled(rank):
         model.zero_grad()
         ddp(_x(rank)).square().sum().backward()
         _assert_gradients(model, _gradient_of((_x(0), 0.5), (_x(1), 0.5)))
+
+
+def _jitted(rank):
+    """A function that calls the model, and one that is the whole step, are as eager steps."""
+    results = [_steps(rank, kind) for kind in ("eager", "loss", "step")]
+    np.testing.assert_allclose(results[1:], [results[0]] * 2, rtol=1e-6)
+
+
+def _steps(rank, kind):
+    """The losses of a few steps, of which nova.jit has nothing, the loss or all."""
+    model, ddp = _wrapped(False)
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def loss_of(x):
+        return ddp(x).square().mean()
+
+    loss_of = nova.jit(loss_of, strict=True) if kind == "loss" else loss_of
+
+    def step(x):
+        loss = loss_of(x)
+        ddp.backward(loss, weight=1.0 + rank)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    step = nova.jit(step, strict=True) if kind == "step" else step
+    return [step(_x(2 * i + rank)).item() for i in range(5)]
 
 
 def _streams(rank):

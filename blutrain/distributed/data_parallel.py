@@ -19,6 +19,7 @@ from ..autograd import no_grad
 from ..autograd.hooks import set_reducer
 from ..errors import message
 from ..nn.module import Module
+from ..tensor import dispatch
 from ..tensor import generator as random
 from ..tensor.creation import tensor
 from ..tensor.dtype import float64
@@ -86,6 +87,8 @@ class DataParallel(Module):
             raise ValueError(message("DataParallel.backward", "a weight is a finite count", got=repr(weight)))
         if loss is None and weight:
             raise ValueError(message("DataParallel.backward", "a weight without a loss", got=repr(weight)))
+        if dispatch.recorder is not None:
+            dispatch.recorder.refuse_training()  # before the share is read
         if loss is None:
             self._share(0.0)
             self._add_nothing()

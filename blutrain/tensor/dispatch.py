@@ -24,6 +24,7 @@ from .tensor import Tensor, aval_of
 #   module_call(module, args, kwargs) -> result | NotImplemented
 #   backward(roots, grads, retain_graph, create_graph, inputs) / grad(...) -> result | NotImplemented
 #   clip_grad_norm(parameters, max_norm, ...) -> Tensor | NotImplemented
+#   refuse_training()                               what comes is no business of a recorded body
 #   optimizer_step(optimizer) -> bool, zero_grad(parameters, set_to_none) -> bool
 #   get_grad(parameter) -> Tensor | None, set_grad(parameter, value)
 #   materialize(tensor)                             a pending tensor's value is wanted: set `_array`, clear `_pending`
