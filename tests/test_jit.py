@@ -909,3 +909,25 @@ def test_an_optimizer_beside_the_model_is_no_guard(interpreted):
 
 def penalized(trainer, x, y):
     return trainer.model(x, y)
+
+
+def test_a_model_that_its_own_code_refers_to_can_go(interpreted):
+    """Through globals of forward, classes and variables: what is remembered of steps keeps nothing of it alive."""
+
+    def trained():
+        known = {}
+
+        class Known(Net):
+            def forward(self, x, y):
+                return super().forward(x, y) * float(len(known))
+
+        model, optimizer = make(True, cls=Known)
+        known["model"], known["step"] = model, nova.jit(lambda x, y: known["model"](x, y))
+        train(model, model, optimizer, batches(4))
+        train(known["step"], model, optimizer, batches(4))
+        return weakref.ref(model), weakref.ref(known["step"])
+
+    gone = trained()
+    nova.flush()
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]

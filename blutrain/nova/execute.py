@@ -8,6 +8,7 @@ first.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +17,7 @@ from ..errors import NovaError
 from ..tensor import dispatch
 from ..tensor.tensor import Tensor
 from .explain import announce, announce_times
+from .guards import weak
 from .interpret import OutOfMemory, interpret, peak_bytes
 from .log import Log, root_of
 from .open_graph import OpenGraph
@@ -33,18 +35,25 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class StepProgram:
-    """The program of the sequence that ends at a step; None: seen, but not compiled (yet, or ever: `final`)."""
+    """The program of the sequence that ends at a step; None: seen, but not compiled (yet, or ever: `final`).
+
+    owned: gives what was compiled, the module or function, which has its programs; steps do not keep it alive.
+    """
 
     trace: Trace
     outputs: list[int]
     program: Program | None = None
     final: bool = False
-    owner: Any = None
+    owned: Callable[[], Any] = lambda: None
     seconds: dict[str, float] = field(default_factory=dict)
     served: frozenset[int] = frozenset()
 
     def __post_init__(self):
         self.served = frozenset(self.outputs)
+
+    @property
+    def owner(self) -> Any:
+        return self.owned()
 
 
 def flush_log(recorder: Recorder, log: Log) -> None:
@@ -168,7 +177,7 @@ def _execute(recorder: Recorder, log: Log, step: Step, wanted: frozenset[int]) -
         if compiles_first and entry.program is not None:
             return _run(entry.program, log)
     elif entry is None:
-        step.executable = StepProgram(trace, outputs, owner=log.owner)
+        step.executable = StepProgram(trace, outputs, owned=weak(log.owner))
     try:
         return interpret(trace, log.bindings())
     except OutOfMemory as error:  # a model whose eager step does not fit trains all the same
@@ -207,7 +216,7 @@ def _compile(log: Log, step: Step, outputs: list[int], trace: Trace | None = Non
     Errors: NovaError with the program's largest buffers where the device has no memory for it.
     """
     trace = trace or trace_of(log, outputs)
-    entry = StepProgram(trace, outputs, owner=log.owner)
+    entry = StepProgram(trace, outputs, owned=weak(log.owner))
     _forget(step.executable)
     step.executable = entry
     options = log.owner.options if log.owner is not None else None
@@ -234,17 +243,19 @@ def _compile(log: Log, step: Step, outputs: list[int], trace: Trace | None = Non
 
 def _touch(entry: StepProgram) -> None:
     """Note the use of a program (the owner keeps them least recently used first)."""
-    if entry.owner is None:
+    owner = entry.owner
+    if owner is None:
         return
-    programs = entry.owner.programs
+    programs = owner.programs
     if not programs or programs[-1] is not entry:
         _forget(entry)
         programs.append(entry)
 
 
 def _forget(entry: StepProgram | None) -> None:
-    if entry is not None and entry.owner is not None and entry in entry.owner.programs:
-        entry.owner.programs.remove(entry)
+    owner = entry.owner if entry is not None else None
+    if owner is not None and entry in owner.programs:
+        owner.programs.remove(entry)
 
 
 def _room_for(entry: StepProgram) -> bool:
