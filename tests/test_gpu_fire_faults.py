@@ -20,6 +20,7 @@ from blutrain import nova, optim
 from blutrain.errors import NovaError
 from blutrain.nn import functional as F
 from blutrain.nova import program as program_file
+from blutrain.nova.gpu.driver import driver
 from blutrain.nova.plan import OutputSpec, ProgramPlan
 from examples.gpt_mlp.model import MLPGPT, Config
 
@@ -102,6 +103,42 @@ def gpt():
     model = MLPGPT(Config(5000, 256, 256, 2)).to("cuda")
     model.compile(first_step="compiled", precision="tf32")
     return model, optim.AdamW(model.parameters(), lr=1e-3)
+
+
+@pytest.mark.parametrize("is_launched", [pytest.param(x, marks=needs_gpu) for x in (False, True)])
+def test_ctrl_c_in_a_launch(is_launched, monkeypatch):
+    """Whether it came before or behind the launch of a step: later steps have their own inputs, numbers and losses, with
+    the device behind by several steps.
+    """
+    tokens = [tokens_of(4, seed) for seed in range(8)]
+
+    def interrupted(*arguments):
+        if is_launched:
+            launch(*arguments)
+        raise KeyboardInterrupt
+
+    def train(is_interrupted: bool):
+        model, optimizer = gpt()
+        losses = []
+        for number, inputs in enumerate(tokens):
+            optimizer.param_groups[0]["lr"] = 1e-3 / (number + 1)
+            if number != 4:
+                losses.append(step(model, optimizer, inputs))
+            elif is_interrupted:
+                with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                    patch.setattr(driver(), "launch_graph", interrupted)
+                    step(model, optimizer, inputs)
+                optimizer.zero_grad()
+            elif is_launched:
+                step(model, optimizer, inputs)
+            else:  # it counts all the same
+                next(iter(optimizer.state.values()))["step"].value += 1
+        return [loss.item() for loss in losses], {k: v.cpu().numpy() for k, v in model.state_dict().items()}
+
+    launch = driver().launch_graph
+    (wanted, weights), (found, found_weights) = train(False), train(True)
+    assert found == wanted
+    assert all(np.array_equal(found_weights[key], value) for key, value in weights.items())
 
 
 @pytest.mark.parametrize("what", [pytest.param(what, marks=needs_gpu) for what in ("arena", "output")])
