@@ -16,7 +16,7 @@ from .compiled import Compiled, random_state
 from .escapes import find_escape
 from .keys import form_of, operand_key, plain_operands
 from .log import Log
-from .refuse import refuse
+from .refuse import COMPILED, refuse
 from .steps import has_hooks, map_tree
 from .trace import Location
 
@@ -161,7 +161,8 @@ class CallEvents:
             log.current.is_provisional = compiled.has_new_inputs
             log.current.has_effects = compiled.has_effects or form_of(inputs[:2]) != form
             if effect := compiled.lasting_effect():
-                refuse("effects", Location(*user_location()), strict=compiled.options.strict, detail=effect)
+                location, strict = Location(*user_location()), compiled.options.strict
+                refuse("effects", location, strict=strict, detail=effect, instead=COMPILED)
         return boxed[0]
 
     def _refuse_undeclared(self, log: Log, compiled: Compiled) -> None:

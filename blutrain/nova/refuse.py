@@ -35,11 +35,10 @@ class NovaWarning(UserWarning):
     """A step runs by the eager rules although compile is on; the text says why and where."""
 
 
-_warned: set[tuple[str, str]] = set()
-
-
 EAGERLY = "this step runs by the eager rules"
+COMPILED = "what it computes is compiled all the same"
 IN_PARTS = "the function's Python runs at every call, and the modules that it calls are compiled"
+_warned: set[tuple[str, str]] = set()
 
 
 def refuse(
