@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
+import operator
 import random
 import types
 import weakref
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 MAX_STATES = 256  # states of a module remembered
 
 _tokens = itertools.count(1)
+_forward_of = operator.attrgetter("forward")
 # Attributes of every Module that the key covers by itself, or that are no business of forward.
 _OWN = frozenset(Module().__dict__) | {"__dict__", "__class__"}
 
@@ -84,7 +86,7 @@ class Compiled:
         self._tensors: dict[int, weakref.ref[Tensor]] = {}  # those of the tree
         self._members: set[int] = set()  # ids of the modules of the tree
         self._classes: list[type] = []
-        self._forwards: list[Any] = []
+        self._forwards: tuple = ()
         self._numbers: dict[tuple, int] = {}
         self._state = self._before = State()
         self._structure = self._number = -1
@@ -95,7 +97,7 @@ class Compiled:
     def key(self) -> int:
         """A small number for the state of the module: tree, modes, requires_grad, places, settings."""
         epoch, settings = (structure_epoch.value, storage_epoch.value), _settings()
-        before, forwards = self._state, [cls.forward for cls in self._classes]
+        before, forwards = self._state, tuple(map(_forward_of, self._classes))
         is_same = epoch == self._epoch and forwards == self._forwards and settings == before.settings
         if is_same and not self._places["changeable"]:
             return self._number
@@ -155,7 +157,7 @@ class Compiled:
         modules = self._modules()
         self._members = {id(m) for m in modules}
         self._classes = list({type(m): None for m in modules})
-        self._forwards = [cls.forward for cls in self._classes]
+        self._forwards = tuple(map(_forward_of, self._classes))
         for m in modules:
             tensors = [(k, t) for k, t in m.__dict__.items() if isinstance(t, Tensor) and _is_state(m, k, t)]
             known = [(k, id(t), t.requires_grad, t._aval, t.device) for k, t in tensors]

@@ -127,8 +127,9 @@ class OpenGraph:
                 tensor.grad_fn, tensor._index = held[0].grad_fn, held[0]._index
         for value in self.used:
             dispatch.tape.release(tensors[value])
-        for tensor in self.stale():
-            tensor._bump_version()  # as the write did not: whatever kept the old value says so when it is needed
+        if stale := self.stale():  # what kept an old value says so when it is needed
+            for held in self.held.values():
+                dispatch.tape.outdate(held[0], stale)
 
     def _aval(self, value: int):
         step = next(s for s in reversed(self.steps) if s.first <= value)
@@ -147,14 +148,12 @@ def _edges_of(externals: dict[int, Tensor]) -> dict[int, Tensor]:
 
     Whoever walks the graph again finds that it was freed, as in eager mode, rather than that it led nowhere.
     """
-    edges = {}
-    for value, tensor in externals.items():
-        if tensor._requires_grad:
-            edges[value] = tensor
-            if tensor.grad_fn is not None and not isinstance(tensor.grad_fn, dispatch.tape.deferred):
-                edges[value] = place = Tensor._make_pending(tensor._aval, tensor.device, _not_kept())
-                node = dispatch.tape.node_of(tensor)
-                place._requires_grad, place.grad_fn, place._index = True, node, tensor._index
+    edges = {value: tensor for value, tensor in externals.items() if tensor._requires_grad}
+    for value, tensor in edges.items():
+        if tensor.grad_fn is not None and not isinstance(tensor.grad_fn, dispatch.tape.deferred):
+            edges[value] = place = Tensor._make_pending(tensor._aval, tensor.device, _not_kept())
+            node = dispatch.tape.node_of(tensor)
+            place._requires_grad, place.grad_fn, place._index = True, node, tensor._index
     return edges
 
 

@@ -20,7 +20,7 @@ import numpy
 
 from ..nn.module import Module
 from ..tensor.tensor import Tensor
-from .guards import MISSING, Place, guard, identities, is_ours, is_plain
+from .guards import MISSING, Place, can_change, guard, identities, is_ours, is_plain
 
 _LIBRARIES = {"blutrain", "numpy", *sys.stdlib_module_names}
 _FOLDERS = tuple([os.path.dirname(os.path.abspath(x)) + os.sep for x in (os.path.dirname(__file__), numpy.__file__)])
@@ -94,7 +94,7 @@ def variables_of(functions: Iterable[Any]) -> Found:
                 todo += [function.__wrapped__, *(called for place in held for called in _enter(place, found))]
             continue
         for name in ("__defaults__", "__kwdefaults__"):
-            if getattr(function, name):
+            if can_change(getattr(function, name)):
                 todo += _enter(Place(function, name), found)
         for read in _reads(function.__code__):
             todo += _follow(read, function, owner, found)
@@ -170,12 +170,19 @@ def _enter(place: Place, found: Found, passed: bool = False) -> list[Any]:
     passed: code only reads attributes of the object that stands there, which are places of their own.
     """
     value = place.read()
-    if isinstance(value, types.ModuleType):
+    if isinstance(value, types.ModuleType) or _is_imported(place, value):
         return []
     place.is_shallow = passed and _has_places(value)
     found.setdefault((id(place.owner()), place.name + "." * place.is_shallow), place)
     modules = [m for x in identities(guard(value)) if isinstance(x, Module) for m in x.modules()]
     return [m.forward for m in modules] + ([value] if callable(value) and not isinstance(value, (type, Module)) else [])
+
+
+def _is_imported(place: Place, value) -> bool:
+    """Whether a global is a library's function or class under its own name: `from blutrain.nn.functional import gelu`."""
+    if not isinstance(place, Global) or not isinstance(value, (types.FunctionType, types.BuiltinFunctionType, type)):
+        return False
+    return value.__name__ == place.name and (value.__module__ or "").partition(".")[0] in _LIBRARIES
 
 
 def _has_places(value) -> bool:
