@@ -251,3 +251,18 @@ def losses_added_up_over_reads_and_eager_layers(run):
         run.step(loss)
         run.see(before.weight.grad.sum())
         before.zero_grad()
+
+
+@scenario()
+def stale_graph_is_built_beside_a_fresh_one(run):
+    """Only what was computed before a parameter changed says so."""
+    for x, y in run.batches(8):
+        stale = run.model(x, y)
+        run.see(stale)
+        with bt.no_grad():
+            run.model.head.weight.mul_(0.9)
+        hidden = bt.ones(3, 8, dtype=bt.float64, requires_grad=True)
+        fresh = F.linear(hidden, run.model.head.weight).square().mean()
+        later = stale * 2.0
+        run.step(fresh)
+        run.see(hidden.grad.sum(), refuses(later.backward))

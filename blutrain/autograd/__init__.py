@@ -52,6 +52,7 @@ dispatch.tape = SimpleNamespace(
     line_up=line_up,
     node_of=tape.node_of,
     no_grad=no_grad,
+    outdate=tape.outdate,
     packs=tape.packs,
     reachable=engine.reachable,
     record=tape.record,

@@ -21,6 +21,13 @@ def save(tensor: Tensor, own: int | None = None):
     return tensor, 0 if version is None else version.value
 
 
+def outdated(kept, versions: set[int]):
+    """`kept`, or, where it is a tensor of memory with one of these versions (their ids), the same as changed since."""
+    if type(kept) is not tuple or id(kept[0]._versions()) not in versions:
+        return kept
+    return kept[0], -1
+
+
 class _Packed:
     """What `saved_tensors_hooks` made of a tensor."""
 

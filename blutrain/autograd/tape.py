@@ -16,7 +16,7 @@ from ..tensor.ops.unary import clone
 from ..tensor.primitive import NotDifferentiable
 from ..tensor.tensor import Tensor
 from .mode import state
-from .saved import _Packed, restore, save
+from .saved import _Packed, outdated, restore, save
 
 _numbers = itertools.count()
 _KEPT = frozenset((tuple, _Packed))
@@ -107,6 +107,12 @@ class Node:
     def free(self) -> None:
         """Drop what was kept; a second backward through here is an error."""
         self.operands = self.results = FREED
+
+    def outdate(self, versions: set[int]) -> None:
+        """What is kept of memory with these versions (their ids) was changed."""
+        if not self.freed:
+            self.operands = [outdated(x, versions) for x in self.operands]
+            self.results = [outdated(x, versions) for x in self.results]
 
     @property
     def freed(self) -> bool:
@@ -202,6 +208,15 @@ def release(x: Tensor) -> None:
 
     for node in reachable([x]):
         node.free()
+
+
+def outdate(x: Tensor, changed: list[Tensor]) -> None:
+    """Have the graph that made x find, wherever it kept one of these tensors, that it was changed in place since."""
+    from .engine import reachable
+
+    versions = {id(t._versions()) for t in changed}
+    for node in reachable([x]):
+        node.outdate(versions)
 
 
 def enabled() -> bool:
