@@ -390,3 +390,14 @@ def adversarial_pair(run):
         (-critic(fake).mean()).backward()
         run.opt.step()
         run.see(critic.weight.detach().sum())
+
+
+@scenario()
+def clipping_with_a_parameter_named_twice(run):
+    """As where two models that share one are clipped together."""
+    for x, y in run.batches(8):
+        run.model(x, y).backward()
+        parameters = [*run.model.parameters(), run.model.head.weight, run.model.fc.bias]
+        run.see(nn.utils.clip_grad_norm_(parameters, 0.05))
+        run.opt.step()
+        run.opt.zero_grad()

@@ -28,7 +28,8 @@ def clip_grad_norm_(
 ) -> Tensor:
     """Scale the gradients so that their joint norm is at most `max_norm`; returns the norm before (a 0-d tensor).
 
-    parameters: tensors, or (name, tensor) pairs as named_parameters gives them: an error then names the parameter.
+    parameters: tensors, or (name, tensor) pairs as named_parameters gives them: an error then names the parameter. One that
+    comes twice counts once.
     Errors: ValueError for a bad max_norm or norm_type; RuntimeError for a norm that is not finite, where
     `error_if_nonfinite` asks for it; no gradient has changed then.
 
@@ -39,6 +40,9 @@ def clip_grad_norm_(
     """
     items = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     params = _tensors(items)
+    if len(set(map(id, params))) < len(params):
+        items = list({id(p): item for p, item in zip(reversed(params), reversed(items))}.values())[::-1]
+        params = _tensors(items)
     max_norm, norm_type = _checked("max_norm", max_norm, 0.0), _checked("norm_type", norm_type, MIN_NORM_TYPE)
     require_averages("clip_grad_norm_", params)
     scales = max_norm < math.inf
