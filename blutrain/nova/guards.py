@@ -23,8 +23,8 @@ MISSING = object()
 _NEVER = object()  # no value of anything
 OPERAND = "operand"  # stands in a guard for a tensor that the call takes as it takes its arguments
 MAX_EFFECTS = 3  # recordings that change what stands at a place; beyond, the body runs at every call
-MAX_ITEMS, MAX_BYTES = 1000, 1 << 20  # of a container and of an array: of larger ones identity and size are the guard
-_DEPTH = 3  # how far guards look into objects
+MAX_PARTS, MAX_BYTES = 1000, 1 << 20  # of a value and of an array: of what is beyond, identity and size are the guard
+_DEPTH, _LEVELS = 3, 12  # how far guards look into objects, and into containers
 
 
 class Place:
@@ -98,8 +98,13 @@ def can_change(value) -> bool:
     return isinstance(value, (list, dict, set, numpy.ndarray)) or _has_attributes(value)
 
 
-def guard(value, take: Callable[[Tensor], bool] = lambda tensor: False, depth: int = 0) -> Any:
-    """A hashable stand-in for a value. Only tensors in containers may be taken, not those in objects."""
+def guard(value, take: Callable[[Tensor], bool] = lambda tensor: False) -> Any:
+    """A hashable stand-in for a value. take(tensor): whether a tensor in it, in containers but not in objects, is an operand."""
+    return _guard(value, take, 0, 0, [MAX_PARTS])
+
+
+def _guard(value, take: Callable[[Tensor], bool], depth: int, level: int, left: list[int]) -> Any:
+    """depth: of objects, level: of containers too; left: how many parts may still be looked at."""
     kind = type(value)
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return kind, freeze(value)
@@ -107,23 +112,28 @@ def guard(value, take: Callable[[Tensor], bool] = lambda tensor: False, depth: i
         if depth == 0 and take(value):
             return OPERAND
         return Identity(value), value.requires_grad, value._aval, value.device
-    if isinstance(value, (list, tuple, set, frozenset, dict)) and len(value) > MAX_ITEMS:
-        return Identity(value), len(value)
-    if isinstance(value, (list, tuple)):
-        return kind, tuple([guard(v, take, depth) for v in value])
-    if isinstance(value, (set, frozenset)):
-        return kind, frozenset([guard(v, take, 1) for v in value])
-    if isinstance(value, dict):
-        return kind, tuple([(guard(k, take, 1), guard(v, take, depth)) for k, v in value.items()])
     if isinstance(value, (numpy.ndarray, numpy.generic)):
         content = value.tobytes() if value.nbytes <= MAX_BYTES else Identity(value)
         return kind, value.shape, value.dtype.str, content
     if isinstance(value, types.MethodType):  # another object each time it is read
         return Identity(value.__func__), Identity(value.__self__)
+    if isinstance(value, (list, tuple, set, frozenset, dict)):
+        left[0] -= len(value)
+        if left[0] < 0 or level == _LEVELS:
+            return Identity(value), len(value)
+        if isinstance(value, dict):
+            keys = [_guard(k, take, 1, level + 1, left) for k in value]
+            return kind, tuple([(k, _guard(v, take, depth, level + 1, left)) for k, v in zip(keys, value.values())])
+        parts = [_guard(v, take, depth if isinstance(value, (list, tuple)) else 1, level + 1, left) for v in value]
+        return kind, tuple(parts) if isinstance(value, (list, tuple)) else frozenset(parts)
     is_one = isinstance(value, (Module, type, types.ModuleType)) or callable(value) or is_ours(value)
-    if is_one or depth == _DEPTH or not _has_attributes(value):
+    if is_one or depth == _DEPTH or level == _LEVELS or not _has_attributes(value):
         return Identity(value)
-    return Identity(value), tuple([(k, guard(v, take, depth + 1)) for k, v in _attributes_of(value).items()])
+    attributes = _attributes_of(value)
+    left[0] -= len(attributes)
+    if left[0] < 0:
+        return Identity(value)
+    return Identity(value), tuple([(k, _guard(v, take, depth + 1, level + 1, left)) for k, v in attributes.items()])
 
 
 def _has_attributes(value) -> bool:
