@@ -35,6 +35,7 @@ STORED_BYTES_PER_CYCLE = 60.0  # of results and operands of an epilogue
 POWER = 0.84  # of the peak that the chip's power allows a long product
 HALF_LINE_BYTES_PER_CYCLE = 100.0  # written in rows of 64 bytes: what that delays the products
 TURNS_SLACK = 1.1  # where one consumer at a time loads fragments and multiplies
+ALONE_SLACK = 1.15  # of the last epilogue, where consumers take turns: one warpgroup runs it alone
 FETCHING_TURNS_SLACK = 1.7  # where besides matrices are fetched for the other
 LAUNCH_US = 0.8  # of a kernel in a graph, until its first tile is under way
 CLUSTER_US = 0.9  # more, where blocks form clusters
@@ -165,7 +166,7 @@ def _writes_half_lines(tiles: Tiles) -> bool:
 def _pingpong_cycles(waves: int, work: float, finish: float) -> float:
     """Two consumers take turns: one multiplies while the other runs its epilogue, if that takes no longer."""
     behind = work if waves % 2 == 0 else 0.0  # the second consumer starts later, and ends last
-    return max(waves * work + finish, math.ceil(waves / 2) * (work + finish) + behind)
+    return max(waves * work + finish * ALONE_SLACK, math.ceil(waves / 2) * (work + finish) + behind)
 
 
 def _power_us(problem: Problem, facts: GpuFacts) -> float:
