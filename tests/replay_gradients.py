@@ -355,6 +355,21 @@ def hook_on_an_output(run):
     run.see(len(calls))
 
 
+@scenario()
+def hook_on_an_output_comes_and_goes(run):
+    """The backward of steps without it is another one, however often steps with it came first."""
+    calls = []
+    for i, (x, y) in enumerate(run.batches(12)):
+        out = run.model(x)
+        loss = F.cross_entropy(out, y)
+        if i % 6 < 3:
+            out.register_hook(lambda g: calls.append(1) or g * 2.0)
+        if i % 2:
+            run.see(*[g.sum() for g in bt.autograd.grad(loss, run.model.head.parameters(), retain_graph=True)])
+        run.step(loss)
+    run.see(len(calls))
+
+
 @scenario("hooks")
 def hook_on_a_parameter_comes_and_goes(run):
     calls = []

@@ -48,7 +48,7 @@ class GradientEvents:
             return NotImplemented if graph is None else self._backward_of_graph(graph, roots, grads)
         log.fresh = {}
         base = ("backward", tensors_key(log, roots), tensors_key(log, grads), retain_graph)
-        if create_graph or self._needs_eager(log, roots, log.position.leaves.get(base)):
+        if create_graph or _meets_hooks(log, roots) or self._needs_eager(log, roots, log.position.leaves.get(base)):
             self.flush()  # (a pending p.grad has no history)
             return NotImplemented
         self._record_backward(log, base, {}, roots, grads, retain_graph)
@@ -233,7 +233,8 @@ class GradientEvents:
         log.fresh = {}
         tensors = tuple([tensors_key(log, x) for x in (roots, inputs, grads)])
         key = ("grad", create_graph, retain_graph, allow_unused, tensors)
-        if key not in log.position.children and (log.reaches_gate(roots) or self._needs_eager(log, roots, None)):
+        is_new = key not in log.position.children
+        if _meets_hooks(log, roots) or (is_new and (log.reaches_gate(roots) or self._needs_eager(log, roots, None))):
             self.flush()
             return NotImplemented
 
@@ -268,6 +269,16 @@ class GradientEvents:
         if value is not None and value._pending is not None:
             value._buffer()
         self.slots.set(parameter, value)
+
+
+def _meets_hooks(log: Log, roots: list[Tensor]) -> bool:
+    """Whether a backward comes to results of operations with hooks, which run at each backward: whoever gave one its hook
+    had the tape built.
+    """
+    if not log.taped:
+        return False
+    nodes = dispatch.tape.reachable(roots)
+    return any(node.hooks and any(hooks.any() for hooks in node.hooks.values()) for node in nodes)
 
 
 def _reached(roots: list[Tensor]) -> list[Tensor]:
