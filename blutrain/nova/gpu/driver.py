@@ -22,6 +22,7 @@ _MAP_TYPES = {
 }  # fmt: skip
 _SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 _PROMOTIONS = {"none": "NONE", "64": "L2_64B", "128": "L2_128B", "256": "L2_256B"}
+_BY_NODE_PRIORITY = 8  # CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
 _EXTERNAL_RECORD = 1  # CU_EVENT_RECORD_EXTERNAL: a node of a graph rather than a dependency of the capture
 
 
@@ -205,8 +206,10 @@ class Driver:
         return int(self.call("cuStreamEndCapture", stream))
 
     def instantiate(self, graph: int) -> Any:
-        """A graph made ready to run; the handle as the bindings like it best: it is launched every step."""
-        return self.call("cuGraphInstantiate", graph, 0)
+        """A graph made ready to run; the handle as the bindings like it best: it is launched every step. Kernels keep the
+        priority of the stream that they were captured from.
+        """
+        return self.call("cuGraphInstantiate", graph, _BY_NODE_PRIORITY)
 
     def update_node(
         self, executable: Any, node: int, function: int, grid: Sequence[int], block: int, shared_bytes: int, params: int
