@@ -43,16 +43,21 @@ class Event:
 
 
 class Communicator:
-    def __init__(self, log):
-        self.log = log
+    def __init__(self, log, prefix=""):
+        self.log, self.prefix = log, prefix
 
     def __getattr__(self, name):
-        return lambda *arguments: self.log.append((name, *arguments))
+        return lambda *arguments: self.log.append((self.prefix + name, *arguments))
 
 
 @pytest.fixture
 def world(monkeypatch):
     """(backend, log): what streams and the communicator were told, from here on."""
+    monkeypatch.delenv("NCCL_MAX_CTAS", raising=False)
+    return start(monkeypatch)
+
+
+def start(monkeypatch, size=2):
     log: list = []
     current = Stream(log, "current")
     communicator = Communicator(log)
@@ -67,11 +72,13 @@ def world(monkeypatch):
         get_unique_id=lambda: (1, -2),
     )
     monkeypatch.setattr(nccl, "_import", lambda: (cupy, binding))
+    split = Communicator(log, "few:")
+    monkeypatch.setattr(nccl, "SplitCommunicator", lambda *arguments: log.append(("split", arguments[2:])) or split)
     device = SimpleNamespace(index=1, activate=contextlib.nullcontext)
     kept: dict = {}
     store = SimpleNamespace(set=kept.__setitem__, get=lambda names, seconds: {"values": {n: kept[n] for n in names}})
-    backend = nccl.NcclBackend(World(0, 2, is_launched=True), store, device)
-    return SimpleNamespace(backend=backend, log=log, current=current, communicator=communicator)
+    backend = nccl.NcclBackend(World(0, size, is_launched=True), store, device)
+    return SimpleNamespace(backend=backend, log=log, current=current, communicator=communicator, split=split)
 
 
 class Array:
@@ -87,8 +94,10 @@ class Array:
 
 def test_ranks_meet_by_the_id_of_the_first_and_connect_at_once(world):
     assert world.log[0] == (2, (1, -2), 0)
-    names = [entry[0] for entry in world.log if isinstance(entry, tuple)][1:]
-    assert names == ["allReduce", "reduceScatter", "allGather"] * 3 and world.log[-1] == "side synchronized"
+    assert world.log[1] == ("split", (0, nccl.FEW_BLOCKS))
+    names = [entry[0] for entry in world.log if isinstance(entry, tuple)][2:]
+    ways = ["allReduce", "reduceScatter", "allGather"] * 3
+    assert names == [*ways, *(f"few:{name}" for name in ways)] and world.log[-1] == "side synchronized"
 
 
 def test_a_collective_stands_between_the_current_stream_and_itself(world):
@@ -99,13 +108,27 @@ def test_a_collective_stands_between_the_current_stream_and_itself(world):
     average, float32 = 4, 7
     called = ("allReduce", 1000, 1000, 10, float32, average, Stream.ptr)
     assert world.log == ["side waits for current", called, "current waits for side"]
+    world.backend.all_reduce(x, x, "mean", world.backend.few_blocks)
+    assert world.log[-1] == ("few:allReduce", *called[1:])
     with pytest.raises(TypeError, match="does not reduce this dtype"):
         world.backend.all_reduce(Array(np.zeros(1, np.int16)), x, "sum")
 
 
+def test_the_user_says_how_many_blocks_nccl_takes_and_one_rank_leaves_none(monkeypatch):
+    monkeypatch.setenv("NCCL_MAX_CTAS", "6")
+    world = start(monkeypatch)
+    assert world.backend.few_blocks == 6 and not any(entry[0] == "split" for entry in world.log)
+    x = Array(np.zeros(10, np.float32))
+    world.backend.all_reduce(x, x, "sum", 6)
+    assert world.log[-1][0] == "allReduce"
+    monkeypatch.delenv("NCCL_MAX_CTAS")
+    alone = start(monkeypatch, size=1)
+    assert alone.backend.few_blocks == 0 and not any(entry[0] == "split" for entry in alone.log)
+
+
 def test_a_communicator_in_a_graph_is_left_to_the_end_of_the_process(world):
     world.backend.close()
-    assert world.log[-1] == ("destroy",)
+    assert world.log[-2:] == [("few:destroy",), ("destroy",)]
     world.current.captures = True
     world.backend.all_reduce(Array(np.zeros(1, np.float32)), Array(np.zeros(1, np.float32)), "sum")
     world.log.clear()
@@ -117,10 +140,10 @@ def test_faults_are_told_and_aborting_does_not_wait(world):
     assert world.backend.fault() == ""
     world.communicator.check_async_error = lambda: {}[6]
     assert world.backend.fault() == "KeyError: 6"
-    aborted = threading.Event()
-    world.communicator.abort = aborted.set
+    aborted, too = threading.Event(), threading.Event()
+    world.communicator.abort, world.split.abort = aborted.set, too.set
     world.backend.abort()
-    assert aborted.wait(5) and world.backend.fault() == ""
+    assert aborted.wait(5) and too.wait(5) and world.backend.fault() == ""
 
 
 def test_what_is_captured_is_entered_at_each_launch(world):

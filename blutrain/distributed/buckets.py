@@ -36,7 +36,8 @@ class Member:
 @dataclass(eq=False)
 class Bucket:
     """Gradients of one dtype and device that are reduced by one collective. size: elements, gaps included. Where ranks
-    share the optimizer's work, each has one of `ranks` equal parts of the vector, whatever parameters lie there.
+    share the optimizer's work, each has one of `ranks` equal parts of the vector, whatever parameters lie there. blocks: of
+    a GPU that its collectives may take, each a multiprocessor; 0: as many as they like.
     """
 
     number: int
@@ -44,6 +45,7 @@ class Bucket:
     device: Any
     members: list[Member] = field(default_factory=list)
     size: int = 0
+    blocks: int = 0
 
     def add(self, name: str, parameter: Tensor) -> None:
         self.members.append(Member(name, parameter, self.size))

@@ -139,6 +139,10 @@ class ProcessGroup:
                 help = "tensors belong on distributed.local_device(); one rank for each GPU"
                 rule = f"ranks {first} and {rank} use the same GPU"
                 raise RuntimeError(message("distributed", rule, got=name, location=("", 0), help=help))
+        most = self.exchange("comparing NCCL_MAX_CTAS", os.environ.get("NCCL_MAX_CTAS", "not set"))
+        if len(set(most)) > 1:
+            values = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(most))
+            raise RuntimeError(message("distributed", "the ranks differ in NCCL_MAX_CTAS", got=values))
         with self.watch.starting("NCCL"):
             backend = NcclBackend(self.world, self.store, device)
         self.watch.device_fault = backend.fault

@@ -45,6 +45,8 @@ class Request:
 class MpiBackend:
     """MPI among all ranks, as `comm`. Errors: RuntimeError where mpi4py or MPI is missing, or MPI sees other ranks."""
 
+    few_blocks = 0  # its collectives take none of a GPU's
+
     def __init__(self, world: World, store: Client | None):
         self.mpi = _import()
         self._library = ctypes.CDLL(self.mpi.__file__)  # finds what this extension is linked to; releases the GIL
@@ -102,7 +104,7 @@ class MpiBackend:
 
     # ---------------------------------------------------------------- collectives (arrays are contiguous)
 
-    def all_reduce(self, source: np.ndarray, target: np.ndarray, op: str) -> Request:
+    def all_reduce(self, source: np.ndarray, target: np.ndarray, op: str, blocks: int = 0) -> Request:
         """target[...] = the reduction of all ranks' sources. They may be one array."""
         scale = self.comm.Get_size() if op == "mean" else 0
         if _is_narrow(source.dtype):
@@ -118,12 +120,12 @@ class MpiBackend:
         """array[...] = that of rank `src`."""
         return Request(self.comm.Ibcast(_raw(array), root=src), array)
 
-    def all_gather(self, source: np.ndarray, target: np.ndarray) -> Request:
+    def all_gather(self, source: np.ndarray, target: np.ndarray, blocks: int = 0) -> Request:
         """target = the sources of all ranks, one after the other; a source may be its part of the target."""
         given = self.mpi.IN_PLACE if np.may_share_memory(source, target) else _raw(source)
         return Request(self.comm.Iallgather(given, _raw(target)), (source, target))
 
-    def reduce_scatter(self, source: np.ndarray, target: np.ndarray, op: str) -> Request:
+    def reduce_scatter(self, source: np.ndarray, target: np.ndarray, op: str, blocks: int = 0) -> Request:
         """target = this rank's part (of `size` equal ones) of the reduction of all ranks' sources; it may be that part of
         the source.
         """

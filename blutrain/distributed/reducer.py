@@ -53,6 +53,8 @@ class Reducer:
         self.buckets = plan_buckets(named_parameters, cap_bytes)
         for bucket in self.buckets if self.is_sharding else ():
             bucket.divide(group.size)
+        for bucket in self.buckets:
+            bucket.blocks = group.backend(bucket.device).few_blocks
         self._place = {id(m.parameter): (b, i) for b in self.buckets for i, m in enumerate(b.members)}
         self._shards = find_shards(self) if self.is_sharding else {}
         if self.is_sharding:
@@ -222,12 +224,13 @@ class Reducer:
         """Enter the all-reduce of a bucket whose gradients lie in `flat`."""
         name = self._name("gradients", bucket)
         if self.is_sharding:
-            return self.group.start(bucket.device, name, "reduce_scatter", flat, self.mine(flat), "mean")
-        return self.group.start(bucket.device, name, "all_reduce", flat, flat, "mean")
+            return self.group.start(bucket.device, name, "reduce_scatter", flat, self.mine(flat), "mean", bucket.blocks)
+        return self.group.start(bucket.device, name, "all_reduce", flat, flat, "mean", bucket.blocks)
 
     def start_gather(self, bucket: Bucket, flat: Any) -> tuple[Any, Any]:
         """Enter the all-gather of parameters, of which this rank's part lies in `flat`."""
-        return self.group.start(bucket.device, self._name("parameters", bucket), "all_gather", self.mine(flat), flat)
+        name = self._name("parameters", bucket)
+        return self.group.start(bucket.device, name, "all_gather", self.mine(flat), flat, bucket.blocks)
 
     def _name(self, what: str, bucket: Bucket) -> str:
         model = f" of model {self.number + 1}" if self.number else ""  # where there is one it needs no number
@@ -260,6 +263,7 @@ class Reducer:
             attrs = {
                 "reducer": self.number,
                 "bucket": bucket.number,
+                "blocks": bucket.blocks,
                 "offsets": tuple(m.offset for m in bucket.members),
             }
             reduced = dispatch.apply(REDUCE_BUCKET, *operands, size=bucket.size, **attrs)

@@ -90,6 +90,7 @@ def _gather(reducer: Reducer, bucket: Bucket, parts: dict[int, Tensor | None]) -
         *operands,
         reducer=reducer.number,
         bucket=bucket.number,
+        blocks=bucket.blocks,
         offsets=tuple(offsets),
         size=bucket.size,
         results=tuple(m.offset for m in bucket.members),

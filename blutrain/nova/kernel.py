@@ -210,7 +210,9 @@ BodyOp = Generic | Gather | ScatterAdd | Scan
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """A `nova.kernel` in Python. Result i is `yields[i]`, in the memory of operand `aliases[i]` or its own (-1)."""
+    """A `nova.kernel` in Python. Result i is `yields[i]`, in the memory of operand `aliases[i]` or its own (-1).
+    `reserved`: multiprocessors that something else holds while it runs.
+    """
 
     anchor: str
     operands: tuple[TensorType, ...]
@@ -220,6 +222,7 @@ class Kernel:
     yields: tuple[Source, ...]
     config: dict[str, Any]
     text: str
+    reserved: int = 0
 
     @property
     def generics(self) -> tuple[Generic, ...]:

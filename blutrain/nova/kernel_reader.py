@@ -53,6 +53,7 @@ def read(op: ir.Operation | ir.OpView) -> Kernel:
     for body_op in block.operations:
         reader.read(body_op.operation)
     results = tuple(tensor_type(r.type) for r in op.results)
+    reserved = ir.IntegerAttr(op.attributes["reserved"]).value if "reserved" in op.attributes else 0
     aliases = (
         tuple(ir.DenseI64ArrayAttr(op.attributes["aliases"])) if "aliases" in op.attributes else (-1,) * len(results)
     )
@@ -64,6 +65,7 @@ def read(op: ir.Operation | ir.OpView) -> Kernel:
         ops=tuple(reader.ops),
         yields=reader.yields,
         config=reader.config,
+        reserved=reserved,
         text=kernel_text(op),
     )
 

@@ -22,6 +22,7 @@ KERNELS = (
     "form_kernels",
     "lower_to_linalg",
     "order_launches",
+    "share_device",  # kernels beside collectives
     "plan_memory",
     "dedupe_kernels",
     "configure",  # schedules depend on what is updated in place

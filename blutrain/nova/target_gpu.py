@@ -60,6 +60,14 @@ class GpuFacts:
         """How many clusters of `size` blocks are resident at once; 0 where clusters of that size cannot be used."""
         return self.sms if size == 1 else dict(self.max_clusters).get(size, 0)
 
+    def without(self, sms: int) -> GpuFacts:
+        """The GPU as kernels see it while something else holds `sms` of its multiprocessors, wherever they lie; half of
+        them are left at least.
+        """
+        left = max(self.sms - sms, self.sms // 2)
+        clusters = tuple((size, count * left // self.sms) for size, count in self.max_clusters)
+        return replace(self, sms=left, max_clusters=clusters)
+
     @property
     def description(self) -> str:
         """A few words for tables."""

@@ -2,7 +2,7 @@
 func.func @step(%x: tensor<10xf32>, %y: tensor<8x8xf32>) -> (tensor<10xf32>, tensor<8x8xf32>) {
   %g0 = "nova.exp"(%x) : (tensor<10xf32>) -> tensor<10xf32>
   %g1 = "nova.exp"(%y) : (tensor<8x8xf32>) -> tensor<8x8xf32>
-  %r:2 = "nova.reduce_bucket"(%g0, %g1) {bucket = 3 : i64, offsets = array<i64: 0, 64>, reducer = 0 : i64, size = 128 : i64} : (tensor<10xf32>, tensor<8x8xf32>) -> (tensor<10xf32>, tensor<8x8xf32>)
+  %r:2 = "nova.reduce_bucket"(%g0, %g1) {blocks = 4 : i64, bucket = 3 : i64, offsets = array<i64: 0, 64>, reducer = 0 : i64, size = 128 : i64} : (tensor<10xf32>, tensor<8x8xf32>) -> (tensor<10xf32>, tensor<8x8xf32>)
   %0 = "nova.neg"(%r#0) : (tensor<10xf32>) -> tensor<10xf32>
   %1 = "nova.neg"(%r#1) : (tensor<8x8xf32>) -> tensor<8x8xf32>
   return %0, %1 : tensor<10xf32>, tensor<8x8xf32>
@@ -13,7 +13,7 @@ module {
     %0 = "nova.exp"(%arg0) : (tensor<10xf32>) -> tensor<10xf32>
     %1 = "nova.exp"(%arg1) : (tensor<8x8xf32>) -> tensor<8x8xf32>
     %2 = "nova.reshape"(%1) {shape = array<i64: 64>} : (tensor<8x8xf32>) -> tensor<64xf32>
-    %3 = "nova.bucket_ready"(%0, %2) {bucket = 3 : i64, offsets = array<i64: 0, 64>, primitive = "reduce_bucket", reducer = 0 : i64} : (tensor<10xf32>, tensor<64xf32>) -> tensor<128xf32>
+    %3 = "nova.bucket_ready"(%0, %2) {blocks = 4 : i64, bucket = 3 : i64, offsets = array<i64: 0, 64>, primitive = "reduce_bucket", reducer = 0 : i64} : (tensor<10xf32>, tensor<64xf32>) -> tensor<128xf32>
     %4 = "nova.bucket_wait"(%3) : (tensor<128xf32>) -> tensor<128xf32>
     %5 = "nova.slice"(%4) {sizes = array<i64: 10>, starts = array<i64: 0>, steps = array<i64: 1>} : (tensor<128xf32>) -> tensor<10xf32>
     %6 = "nova.slice"(%4) {sizes = array<i64: 64>, starts = array<i64: 64>, steps = array<i64: 1>} : (tensor<128xf32>) -> tensor<64xf32>
@@ -28,7 +28,7 @@ module {
 func.func @step(%x: tensor<10xf32>, %y: tensor<8x8xf32>) -> (tensor<10xf32>, tensor<8x8xf32>) {
   %g0 = "nova.exp"(%x) : (tensor<10xf32>) -> tensor<10xf32>
   %s = "nova.neg"(%g0) : (tensor<10xf32>) -> tensor<10xf32>
-  %r:3 = "nova.reduce_bucket"(%g0, %y, %s) {bucket = 0 : i64, offsets = array<i64: 0, 64, 128>, reducer = 0 : i64, size = 192 : i64} : (tensor<10xf32>, tensor<8x8xf32>, tensor<10xf32>) -> (tensor<10xf32>, tensor<8x8xf32>, tensor<10xf32>)
+  %r:3 = "nova.reduce_bucket"(%g0, %y, %s) {blocks = 4 : i64, bucket = 0 : i64, offsets = array<i64: 0, 64, 128>, reducer = 0 : i64, size = 192 : i64} : (tensor<10xf32>, tensor<8x8xf32>, tensor<10xf32>) -> (tensor<10xf32>, tensor<8x8xf32>, tensor<10xf32>)
   %0 = "nova.add"(%r#0, %r#2) : (tensor<10xf32>, tensor<10xf32>) -> tensor<10xf32>
   return %0, %r#1 : tensor<10xf32>, tensor<8x8xf32>
 }
@@ -40,7 +40,7 @@ module {
     %2 = "nova.copy"(%0) : (tensor<10xf32>) -> tensor<10xf32>
     %3 = "nova.copy"(%arg1) : (tensor<8x8xf32>) -> tensor<8x8xf32>
     %4 = "nova.reshape"(%3) {shape = array<i64: 64>} : (tensor<8x8xf32>) -> tensor<64xf32>
-    %5 = "nova.bucket_ready"(%2, %4, %1) {bucket = 0 : i64, offsets = array<i64: 0, 64, 128>, primitive = "reduce_bucket", reducer = 0 : i64} : (tensor<10xf32>, tensor<64xf32>, tensor<10xf32>) -> tensor<192xf32>
+    %5 = "nova.bucket_ready"(%2, %4, %1) {blocks = 4 : i64, bucket = 0 : i64, offsets = array<i64: 0, 64, 128>, primitive = "reduce_bucket", reducer = 0 : i64} : (tensor<10xf32>, tensor<64xf32>, tensor<10xf32>) -> tensor<192xf32>
     %6 = "nova.bucket_wait"(%5) : (tensor<192xf32>) -> tensor<192xf32>
     %7 = "nova.slice"(%6) {sizes = array<i64: 10>, starts = array<i64: 0>, steps = array<i64: 1>} : (tensor<192xf32>) -> tensor<10xf32>
     %8 = "nova.slice"(%6) {sizes = array<i64: 64>, starts = array<i64: 64>, steps = array<i64: 1>} : (tensor<192xf32>) -> tensor<64xf32>

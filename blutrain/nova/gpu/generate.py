@@ -74,7 +74,7 @@ def supports(kernel_op: ir.Operation | ir.OpView, facts: GpuFacts) -> str | None
 
 def configure(kernel_op: ir.Operation | ir.OpView, facts: GpuFacts) -> dict[str, Any]:
     """The schedule, to be written into the IR as `#nova.lowering_config<{...}>`; analytic, deterministic."""
-    kernel, module = _chosen(kernel_op, facts)
+    kernel, module, facts = _chosen(kernel_op, facts)
     return module.configure(kernel, facts)
 
 
@@ -83,14 +83,15 @@ def generate(kernel_op: ir.Operation | ir.OpView, facts: GpuFacts) -> GpuKernel:
 
     Raises NovaError with the generators' reasons for a kernel that `supports` refuses.
     """
-    kernel, module = _chosen(kernel_op, facts)
+    kernel, module, facts = _chosen(kernel_op, facts)
     return module.generate(kernel, facts, kernel.config or module.configure(kernel, facts))
 
 
-def _chosen(kernel_op: ir.Operation | ir.OpView, facts: GpuFacts) -> tuple[Kernel, ModuleType]:
+def _chosen(kernel_op: ir.Operation | ir.OpView, facts: GpuFacts) -> tuple[Kernel, ModuleType, GpuFacts]:
+    """The kernel, its generator, and the GPU without what the kernel leaves to others (the pass share_device)."""
     try:
         kernel = read_kernel(kernel_op)
-        return kernel, choose(kernel, facts)
+        return kernel, choose(kernel, facts), facts.without(kernel.reserved)
     except Unsupported as reason:
         message = f"no generator takes this kernel: {reason}"
         raise NovaError(message, stage="generate", op=str(kernel_op)) from reason

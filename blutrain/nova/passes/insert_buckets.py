@@ -2,14 +2,14 @@
 
 Before:
 
-    %1:2 = "nova.reduce_bucket"(%g0, %g1) {bucket = 3 : i64, offsets = array<i64: 0, 64>, reducer = 0 : i64,
-        size = 128 : i64} : (tensor<10xf32>, tensor<8x8xf32>) -> (tensor<10xf32>, tensor<8x8xf32>)
+    %1:2 = "nova.reduce_bucket"(%g0, %g1) {blocks = 4 : i64, bucket = 3 : i64, offsets = array<i64: 0, 64>,
+        reducer = 0 : i64, size = 128 : i64} : (tensor<10xf32>, tensor<8x8xf32>) -> (tensor<10xf32>, tensor<8x8xf32>)
 
 After:
 
     %2 = "nova.reshape"(%g1) {shape = array<i64: 64>} : (tensor<8x8xf32>) -> tensor<64xf32>
-    %3 = "nova.bucket_ready"(%g0, %2) {bucket = 3 : i64, offsets = array<i64: 0, 64>, primitive = "reduce_bucket",
-        reducer = 0 : i64} : (tensor<10xf32>, tensor<64xf32>) -> tensor<128xf32>
+    %3 = "nova.bucket_ready"(%g0, %2) {blocks = 4 : i64, bucket = 3 : i64, offsets = array<i64: 0, 64>,
+        primitive = "reduce_bucket", reducer = 0 : i64} : (tensor<10xf32>, tensor<64xf32>) -> tensor<128xf32>
     %4 = "nova.bucket_wait"(%3) : (tensor<128xf32>) -> tensor<128xf32>
     %5 = "nova.slice"(%4) {sizes = array<i64: 10>, starts = array<i64: 0>, steps = array<i64: 1>} : ...
     %6 = "nova.slice"(%4) {sizes = array<i64: 64>, starts = array<i64: 64>, steps = array<i64: 1>} : ...
