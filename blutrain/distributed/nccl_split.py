@@ -15,6 +15,7 @@ from ..errors import message
 
 _UNSET = -(2**31)  # NCCL_CONFIG_UNDEF_INT
 _MAGIC, _VERSION = 0xCAFEBEEF, 21805  # of the first fields of ncclConfig_t: later versions read what is there
+_LEAST = 21800  # the first with ncclCommSplit
 _NAMES = ("libnccl.so.2", "libnccl.so")
 
 
@@ -80,7 +81,10 @@ class SplitCommunicator:
 
 
 def _library(nccl: Any) -> Any:
-    """The library behind CuPy's binding. Errors: RuntimeError where another one is found."""
+    """The library behind CuPy's binding. Errors: RuntimeError where another one is found, or it is too old to split."""
+    if nccl.get_version() < _LEAST:
+        need, got = "NCCL 2.18 or newer", f"version {nccl.get_version()}"
+        raise RuntimeError(message("distributed", "NCCL is too old", expected=need, got=got, location=("", 0)))
     for name in _NAMES:
         try:
             library, version = ctypes.CDLL(name), c_int()
