@@ -387,6 +387,22 @@ def numbers_become_tensors(run):
         run.step(run.model(x, y))
 
 
+class Picking(Head):
+    places = (0, -1, 3)
+
+    def change(self, hidden):
+        hidden = hidden + hidden[:, [-1]] + hidden[:, list(self.places)].sum(1, keepdim=True)
+        hidden[[0, 2]] = 0.5
+        return hidden * hidden[[0, 1], [2, 3]].sum()
+
+
+@scenario(cls=Picking)
+def lists_of_numbers_as_indices(run):
+    for i, (x, y) in enumerate(run.batches(9)):
+        run.model.places = (0, -1, 3) if i < 4 else (2, 5)
+        run.step(run.model(x, y))
+
+
 class Lists(Head):
     def change(self, hidden):
         return hidden * bt.tensor([0.5] * 8)

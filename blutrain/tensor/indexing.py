@@ -19,9 +19,10 @@ from .creation import nonzero, tensor
 from .dispatch import apply
 from .dtype import INTEGER, bool_, int64
 from .inplace import needs_history, take_over
-from .ops import arithmetic, cast, effect, gather, movement
+from .ops import arithmetic, cast, create, effect, gather, movement
 from .tensor import Tensor, aval_of
 
+MAX_CONSTANTS = 16
 _ALL = slice(None)
 _SEQUENCES = (list, tuple, range, numpy.ndarray)  # of numbers, which stand for an index tensor
 
@@ -172,10 +173,17 @@ def _check_index_tensor(aval: Aval) -> None:
 
 
 def _index_tensor(item, device) -> Tensor:
+    if dispatch.recorder is not None and dispatch.recorder.recording and _is_short_list(item):
+        return apply(movement.CONCAT, *[create.full_of(Aval((1,), int64), i, device) for i in item], dim=0)
     made = tensor(item, device=device)
     return (
         cast.cast(made, "int64") if not made.numel() and made.dtype.is_floating else made
     )  # [] has no dtype of its own
+
+
+def _is_short_list(item) -> bool:
+    """Is it written out in the program, like the numbers of a slice: a constant to whoever records, not data."""
+    return type(item) in (list, tuple) and 0 < len(item) <= MAX_CONSTANTS and all(type(i) is int for i in item)
 
 
 def _parse(x: Tensor, index):
