@@ -231,7 +231,7 @@ def test_chunk_rows(rows, classes, expected):
     assert decompose_linear_ce.chunk_rows(rows, classes, 4, capabilities(None)) == expected
 
 
-@pytest.mark.parametrize("arch, rows", [("sm_80", 1024), ("sm_90a", 2048)])
+@pytest.mark.parametrize("arch, rows", [("sm_80", 1024), ("sm_90a", 4096)])
 def test_chunks_on_a_gpu_are_larger(arch, rows):
     assert decompose_linear_ce.chunk_rows(8192, 50304, 4, capabilities(gpu_facts(arch))) == rows
 
