@@ -266,3 +266,29 @@ def stale_graph_is_built_beside_a_fresh_one(run):
         later = stale * 2.0
         run.step(fresh)
         run.see(hidden.grad.sum(), refuses(later.backward))
+
+
+class Transposed(Net):
+    """Products with views of a parameter and of an argument, which matmul keeps for its derivative."""
+
+    def forward(self, x, targets=None):
+        weight = self.fc.weight.t()
+        hidden = (x @ weight).tanh() + x.t()[:1].t()
+        return F.cross_entropy((hidden @ weight.t() @ weight) @ self.head.weight.t(), targets)
+
+
+@scenario(cls=Transposed)
+def loss_of_views_read_before_backward(run):
+    """The parameters, and the argument, were written before: by their initialization, and batch by batch."""
+    batch = bt.zeros(7, 6, dtype=bt.float64)
+    for i, (x, y) in enumerate(run.batches(9)):
+        batch.copy_(x)
+        loss = run.model(batch, y)
+        run.see(loss)
+        if i % 4 == 3:
+            with bt.no_grad():
+                run.model.head.weight.mul_(0.9)
+            run.see(refuses(loss.backward))
+            run.opt.zero_grad()
+        else:
+            run.step(loss)

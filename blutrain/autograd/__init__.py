@@ -61,6 +61,7 @@ dispatch.tape = SimpleNamespace(
     reducing=reducing,
     release=tape.release,
     relink=tape.relink,
+    renew=tape.renew,
     run_backward=engine.run_backward,
     run_grad=engine.run_grad,
     sharers=sharers,

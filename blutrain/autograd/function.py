@@ -10,7 +10,7 @@ from ..tensor.ops import create
 from ..tensor.tensor import Tensor
 from . import tape
 from .mode import no_grad, state
-from .saved import outdated, restore, save
+from .saved import restore, save
 
 
 class FunctionContext:
@@ -118,10 +118,10 @@ class FunctionNode:
         self.freed = True
         self.context._saved, self.context._to_save = None, ()
 
-    def outdate(self, versions: set[int]) -> None:
-        """As Node.outdate."""
+    def change_kept(self, change) -> None:
+        """As Node.change_kept."""
         if self.context._saved is not None:
-            self.context._saved = [(outdated(s, versions), edge) for s, edge in self.context._saved]
+            self.context._saved = [(change(s), edge) for s, edge in self.context._saved]
 
 
 _OWN = frozenset({"_to_save", "_saved", "_node", "_no_grad_ids"})  # of a context, not of the user's forward

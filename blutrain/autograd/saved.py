@@ -28,6 +28,13 @@ def outdated(kept, versions: set[int]):
     return kept[0], -1
 
 
+def renewed(kept, ids: set[int]):
+    """`kept`, or, where it is one of these tensors (their ids), the same with the version that it has now."""
+    if type(kept) is not tuple or id(kept[0]) not in ids:
+        return kept
+    return kept[0], kept[0]._versions().value
+
+
 class _Packed:
     """What `saved_tensors_hooks` made of a tensor."""
 

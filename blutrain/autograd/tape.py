@@ -16,7 +16,7 @@ from ..tensor.ops.unary import clone
 from ..tensor.primitive import NotDifferentiable
 from ..tensor.tensor import Tensor
 from .mode import state
-from .saved import _Packed, outdated, restore, save
+from .saved import _Packed, outdated, renewed, restore, save
 
 _numbers = itertools.count()
 _KEPT = frozenset((tuple, _Packed))
@@ -108,11 +108,10 @@ class Node:
         """Drop what was kept; a second backward through here is an error."""
         self.operands = self.results = FREED
 
-    def outdate(self, versions: set[int]) -> None:
-        """What is kept of memory with these versions (their ids) was changed."""
+    def change_kept(self, change) -> None:
+        """Have change(x) in the place of all x that are kept (see saved.py)."""
         if not self.freed:
-            self.operands = [outdated(x, versions) for x in self.operands]
-            self.results = [outdated(x, versions) for x in self.results]
+            self.operands, self.results = [change(x) for x in self.operands], [change(x) for x in self.results]
 
     @property
     def freed(self) -> bool:
@@ -216,7 +215,14 @@ def outdate(x: Tensor, changed: list[Tensor]) -> None:
 
     versions = {id(t._versions()) for t in changed}
     for node in reachable([x]):
-        node.outdate(versions)
+        node.change_kept(lambda kept: outdated(kept, versions))
+
+
+def renew(nodes: list, tensors: list[Tensor]) -> None:
+    """What these nodes kept of these tensors, which got the version of the memory they are views of, is up to date."""
+    ids = set(map(id, tensors))
+    for node in nodes:
+        node.change_kept(lambda kept: renewed(kept, ids))
 
 
 def enabled() -> bool:

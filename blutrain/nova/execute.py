@@ -332,6 +332,7 @@ def _resolve(
         for tensor in tensors:
             if tensor._pending is not None:
                 tensor._array, tensor._pending = tensor._pending.array, None
+    unchanged, written = [], {v for step in log.steps for v in step.updates} if views else ()
     for value, root in views.items():
         base = log.externals.get(root)
         if base is None:
@@ -340,6 +341,10 @@ def _resolve(
             continue
         for tensor in held.get(value, ()):
             dispatch.link_view(tensor, base)
+            if root not in written:
+                unchanged.append(tensor)
+    if unchanged and log.taped:
+        dispatch.tape.renew(log.live_nodes(), unchanged)
 
 
 def _close_consumed(log: Log, step: Step) -> None:

@@ -395,12 +395,12 @@ class Log(EventRecording):
     def ungate(self) -> None:
         """Join the tape of this log to the eager tapes of its arguments again."""
         gates = {id(p): t for k, p in self.proxies.items() for t in self.externals.values() if id(t) == k}
-        for node in self._live_nodes():
+        for node in self.live_nodes():
             for i, edge in enumerate(node.edges):
                 if id(edge) in gates:
                     node.edges[i] = gates[id(edge)].grad_fn, gates[id(edge)]._index
 
-    def _live_nodes(self) -> list:
+    def live_nodes(self) -> list:
         """The nodes of the tape that made tensors still held."""
         todo = [t.grad_fn for refs in self.live.values() for t in alive(refs) if t.grad_fn is not None]
         found = {}

@@ -50,7 +50,7 @@ class OpenGraph:
                 self.scalars[v] = numbers[v]
             elif v in values.made:
                 kept = self.kept[v] = Tensor._wrap(results[v], log.device, log.aval(v))
-                for twin in alive(log.live.get(v, ()))[:1]:
+                for twin in _sharing_memory(log, v):
                     kept._version = twin._versions()
             elif v in log.externals:
                 self.kept[v] = log.externals[v]
@@ -134,6 +134,14 @@ class OpenGraph:
     def _aval(self, value: int):
         step = next(s for s in reversed(self.steps) if s.first <= value)
         return step.avals[value - step.first]
+
+
+def _sharing_memory(log: Log, value: int) -> list[Tensor]:
+    """A tensor, if there is one, whose changes in place are changes of what stands for `value`."""
+    root = log.root_value(value)
+    if not log.is_made(root):
+        return [log.externals[root] if root in log.externals else log.captured(root)]
+    return (alive(log.live.get(root, ())) or alive(log.live.get(value, ())))[:1]
 
 
 def _not_kept() -> Handle:
