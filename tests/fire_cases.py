@@ -100,8 +100,8 @@ def body(
     def build() -> Case:
         made = body_of(*arguments)
         with parsed(made) as op:
-            kernel, module = gpu._chosen(op, H200)
-            generated = module.generate(kernel, H200, {**module.configure(kernel, H200), **schedule})
+            kernel, module, facts = gpu._chosen(op, H200)
+            generated = module.generate(kernel, facts, {**module.configure(kernel, facts), **schedule})
         typed = lambda values: tuple((v.shape, v.dtype) for v in values)
         return Case("", generated, typed(made.operands), typed(made.results), tuple(made.aliases), ids, is_positive)
 

@@ -27,7 +27,7 @@ def generate(body: Body, facts=SMALL_GPU, **config) -> GpuKernel:
     with parsed(body) as op:
         if not config:
             return gpu.generate(op, facts)
-        kernel, module = gpu._chosen(op, facts)
+        kernel, module, facts = gpu._chosen(op, facts)
         return module.generate(kernel, facts, {**module.configure(kernel, facts), **config})
 
 
