@@ -47,12 +47,14 @@ def main(argv: list[str] | None = None) -> int:
             for clip in options.clips:
                 clipped = argparse.Namespace(**{**vars(sized), "clip": clip})
                 work += [(clipped, subject) for subject in subjects]
+    results: list[dict[str, Any]] = []
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        results = list(pool.map(lambda item: in_process(*item), work))
-    add_ratios(results)
+        for result in pool.map(lambda item: in_process(*item), work):
+            results.append(result)
+            add_ratios(results)
+            if options.json:  # each time: a run that is cut short has told something
+                save(options.json, __file__, results, argv)
     print("\n".join(map(line, results)))
-    if options.json:
-        save(options.json, __file__, results, argv)
     return 0
 
 
