@@ -48,6 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     for found in side_by_side(sizes, options.jobs) if options.jobs > 1 else one_by_one(sizes):
         print("\n".join(map(line, found)), flush=True)
         results += found
+        results.sort(key=lambda r: (options.presets.index(r["preset"]), options.precisions.index(r["precision"])))
         if options.json:
             save(options.json, __file__, results, argv)
     return 0
