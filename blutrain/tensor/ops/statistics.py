@@ -15,12 +15,12 @@ def _wide(x):
     return cast.cast(x, compute_dtype(x._aval.dtype))
 
 
-def _root(x, power: float = 0.5):
-    """x ** power of x >= 0, power > 0, with gradient 0 where x is 0: the derivative there is infinite."""
+def _root(x, power: float = 0.5, at_zero: float = 0.0):
+    """x ** power of x >= 0, with `at_zero`, and gradient 0, where x is 0: the derivative there is infinite."""
     positive = compare.ne(x, 0)
     safe = arithmetic.where(positive, x, 1.0)
     root = unary.sqrt(safe) if power == 0.5 else arithmetic.pow(safe, power)
-    return arithmetic.where(positive, root, 0.0)
+    return arithmetic.where(positive, root, at_zero)
 
 
 def var(x, dim=None, correction: int = 1, keepdim: bool = False, *, unbiased: bool | None = None):
@@ -75,12 +75,7 @@ def _norm(x, p: float, dims, keepdim: bool):
         return reduce.sum(size, dims, keepdim)
     if abs(p) == float("inf"):
         return (extremum.amax if p > 0 else extremum.amin)(size, dims, keepdim)
-    if p < 1:  # derivatives at 0 are infinite, and taken as 0
-        is_positive = compare.ne(size, 0)
-        safe = arithmetic.where(is_positive, size, 1.0)
-        powers = arithmetic.where(is_positive, arithmetic.pow(safe, p), 0.0 if p >= 0 else float("inf"))
-    else:
-        powers = arithmetic.pow(size, p)
+    powers = arithmetic.pow(size, p) if p > 1 else _root(size, p, 0.0 if p >= 0 else float("inf"))
     total = reduce.sum(powers, dims, keepdim)
     return total if p == 0 else _root(total, 1 / p) if p > 0 else arithmetic.pow(total, 1 / p)
 
