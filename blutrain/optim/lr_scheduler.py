@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from ..errors import message
 from .optimizer import Optimizer
-from .schedule import LambdaLR, LRScheduler, StepLR
+from .schedule import LambdaLR, LRScheduler, StepLR, check_positive
 
 __all__ = [
     "ConstantLR",
@@ -53,7 +53,7 @@ class LinearLR(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5
     ):
-        _check_positive("LinearLR", "total_iters", total_iters)
+        check_positive("LinearLR", "total_iters", total_iters)
         self.start_factor, self.end_factor, self.total_iters = start_factor, end_factor, total_iters
         super().__init__(optimizer)
 
@@ -76,7 +76,7 @@ class CosineAnnealingLR(LRScheduler):
     """From the rate to eta_min in T_max steps along half a cosine, and back in as many."""
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0):
-        _check_positive("CosineAnnealingLR", "T_max", T_max)
+        check_positive("CosineAnnealingLR", "T_max", T_max)
         self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer)
 
@@ -101,7 +101,7 @@ class OneCycleLR(LRScheduler):
         div_factor: float = 25.0,
         final_div_factor: float = 1e4,
     ):
-        _check_positive("OneCycleLR", "total_steps", total_steps)
+        check_positive("OneCycleLR", "total_steps", total_steps)
         if anneal_strategy not in ("cos", "linear"):
             got = repr(anneal_strategy)
             raise ValueError(message("OneCycleLR", "unknown anneal_strategy", expected="'cos' or 'linear'", got=got))
@@ -123,8 +123,3 @@ class OneCycleLR(LRScheduler):
         if self.is_linear:
             return start + (end - start) * part
         return end + (start - end) / 2 * (1 + math.cos(math.pi * part))
-
-
-def _check_positive(op: str, name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(message(op, f"{name} must be at least 1", got=repr(value)))

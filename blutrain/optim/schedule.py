@@ -86,8 +86,7 @@ class StepLR(LRScheduler):
     """The rate times gamma every step_size steps."""
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1):
-        if step_size < 1:
-            raise ValueError(message("StepLR", "step_size must be at least 1", got=repr(step_size)))
+        check_positive("StepLR", "step_size", step_size)
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer)
 
@@ -118,3 +117,9 @@ class WarmupCosineLR(LRScheduler):
             return (n + 1) / self.warmup_steps
         progress = min(1.0, (n - self.warmup_steps) / max(1, self.total_steps - self.warmup_steps))
         return self.min_ratio + (1 - self.min_ratio) * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def check_positive(op: str, name: str, value: int) -> None:
+    """Errors: ValueError for a number of steps below 1."""
+    if value < 1:
+        raise ValueError(message(op, f"{name} must be at least 1", got=repr(value)))
