@@ -75,7 +75,8 @@ def main(argv: list[str] | None = None) -> int:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     def add_flags(parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
-        add("--subjects", default="compiled", help=f"of {', '.join((*OURS, *PEERS))} (compiled)")
+        known = (*OURS, *PEERS)
+        add("--subjects", default="compiled", type=trainers.some_of(known), help=f"of {', '.join(known)} (compiled)")
         trainers.add_precisions(parser)
         add("--bucket-mb", type=float, default=25.0)
         add("--trace", metavar="FILE", help="write one step of compiled as Chrome trace JSON")
@@ -85,10 +86,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         add("--budget", type=float, default=float("inf"), metavar="S", help="begin no part of the work later than that")
 
     options = trainers.parse("Time data-parallel training steps.", add_flags, argv)
-    options.subjects = options.subjects.split(",")
     trainers.split_sizes(options)
-    if unknown := [name for name in options.subjects if name not in (*OURS, *PEERS)]:
-        sys.exit(f"--subjects: there is no {unknown[0]}")
     if options.trace and "compiled" not in options.subjects:
         sys.exit("--trace shows steps of the subject compiled")
     return options

@@ -30,6 +30,7 @@ import trainers
 from record import save
 from trainers import BlutrainTrainer, Trainer
 
+SUBJECTS = ("compiled", "default", "eager", "torch", "torch.compile")
 STEADY_STEPS, LIMITED_STEPS = 3, 5
 TIMEOUT_S = 240
 
@@ -63,7 +64,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         add = parser.add_argument
         trainers.add_sizes(parser)
         add("--clips", default="none", help="like none,1.0")
-        add("--subjects", help="some of compiled, default, eager, torch, torch.compile")
+        add("--subjects", type=trainers.some_of(SUBJECTS), help=f"some of {', '.join(SUBJECTS)}")
         add("--limit-gib", type=float, help="bytes that a subject may hold")
         add("--jobs", type=int, default=1, help="processes at once; memory does not depend on it, time does")
         add("--json", metavar="FILE")
@@ -72,9 +73,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     options = trainers.parse("Measure the memory of a training step.", add_flags, argv)
     trainers.split_sizes(options)
     options.clips = [None if clip == "none" else float(clip) for clip in options.clips.split(",")]
-    usual = "compiled,eager" + ("" if options.device == "cpu" else ",torch.compile")
-    usual += ",default" if options.limit_gib else ""
-    options.subjects = (options.subjects or usual).split(",")
+    usual = ["compiled", "eager"] + ([] if options.device == "cpu" else ["torch.compile"])
+    options.subjects = options.subjects or usual + (["default"] if options.limit_gib else [])
     if options.device == "cpu" and (options.limit_gib or any(s.startswith("torch") for s in options.subjects)):
         raise SystemExit("memory.py: torch's memory, and a limit, can be had on a GPU only")
     return options

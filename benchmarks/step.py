@@ -110,7 +110,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         add = parser.add_argument
         add("--mode", choices=[*MODES, "both"], default="compiled")
         trainers.add_sizes(parser)
-        add("--peers", nargs="?", const="torch,compile", default="", help=f"some of {', '.join(PEERS)} (torch,compile)")
+        known = f"some of {', '.join(PEERS)} (torch,compile)"
+        add("--peers", nargs="?", const="torch,compile", default=(), type=trainers.some_of(PEERS), help=known)
         add("--rounds", type=int, default=5)
         add("--steps", type=int, default=5, help="steps a subject a round")
         add("--host-repeats", type=int, default=50, help="steps behind host_us; of peers no more than the default")
@@ -120,7 +121,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
     options = trainers.parse("Time a training step of MLP-GPT.", add_flags, argv)
     trainers.split_sizes(options)
-    options.peers = [PEERS[name] for name in options.peers.split(",") if name]
+    options.peers = [PEERS[name] for name in options.peers]
     return options
 
 

@@ -115,7 +115,7 @@ def test_a_size_that_fails_beside_others_is_named_and_the_others_are_kept():
 
 
 def test_unknown_sizes_are_refused(capsys):
-    for flag in ("--presets=46M,47M", "--precisions=bf16,fp61"):
+    for flag in ("--presets=46M,47M", "--precisions=bf16,fp61", "--peers=torch,tortch"):
         with pytest.raises(SystemExit):
             importlib.import_module("step").parse([*TINY, flag])
         assert flag[-3:] in capsys.readouterr().err
