@@ -108,6 +108,15 @@ def test_half_rows_cost_like_whole_ones():
     assert along_n > 1.2 * along_k
 
 
+@pytest.mark.parametrize("dtype", ["tf32", "bf16"])
+def test_column_sums_alone(dtype):
+    """A product that stores nothing but sums of its columns has a price."""
+    text, a, b = factors("NT", 512, 256, 512, dtype)
+    region = "%e = math.exp %a : f32\n%q = arith.addf %o, %e : f32\n%q"
+    sums = text.generic([(multiply(text, "NT", a, b), "(d0, d1)")], text.fill((256,), "f32"), "(d1)", "rp", region)
+    assert pick(finished(text, sums, dtype=dtype)).split == 1
+
+
 def test_neighbours_share_the_longer_factor():
     assert pick(plain("NN", 16384, 640, 2560, "bf16")).group_m == 1
     assert pick(plain("NT", 6144, 6144, 3072, "bf16")).group_m == 8

@@ -157,7 +157,7 @@ def _row_cycles(tiles: Tiles, axis: str) -> float:
 
 
 def _writes_half_lines(tiles: Tiles) -> bool:
-    if tiles.in_registers or tiles.schedule.split > 1:
+    if tiles.in_registers or tiles.schedule.split > 1 or not tiles.problem.contract.stores:
         return False
     widest = max(ITEM_BYTES[store.access.dtype] for store in tiles.problem.contract.stores)
     return min(tiles.schedule.chunk, chunk_columns(tiles) * widest) < STAGE_ROW_BYTES
