@@ -23,7 +23,9 @@ The summary has geometric mean and maximum of the ratios, of shapes above 500 us
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import os
 import pickle
 import random
@@ -47,11 +49,24 @@ from blutrain.nova.cpu.objects import object_cache
 from blutrain.nova.gpu.assemble import assembly_key
 from blutrain.nova.target_gpu import ARCHITECTURES, gpu_facts
 
-SHAPES = (  # none of those that the model's constants were fitted to
-    "NT:3584x2560x1024", "NN:1408x3328x2048", "TN:896x3072x6144", "NT:1200x2200x1800", "NN:12288x768x640",
-    "TN:1536x1536x5120", "NT:6656x896x2304", "NN:1000x4000x3000", "TN:2560x320x10240", "NT:2304x2304x512",
-    "NN:4608x1536x1280", "TN:4096x1280x2304",
-)  # fmt: skip
+SEED = 2038  # of the lot: 20:38 on 2026-11-30, drawn before any of them was priced; none that constants were fitted to
+LAYOUTS, GRAINS = ("NT", "NN", "TN"), (128, 64, 32, 8)  # of a drawn shape, whose extents are multiples of a grain
+EXTENTS, FLOPS = (256, 12288), (2e9, 1e11)
+
+
+def drawn(seed: int) -> tuple[str, ...]:
+    """A product of each layout and grain, its extents by lot, again where it is too short or too long."""
+    lot, shapes = random.Random(seed), []
+    for grain, layout in itertools.product(GRAINS, LAYOUTS):
+        while True:
+            m, n, k = (round(math.exp(lot.uniform(*map(math.log, EXTENTS))) / grain) * grain for _ in range(3))
+            if FLOPS[0] <= 2 * m * n * k <= FLOPS[1]:
+                break
+        shapes.append(f"{layout}:{m}x{n}x{k}")
+    return tuple(shapes)
+
+
+SHAPES = drawn(SEED)
 TOP, MEDIANS, SWEEP_ROUNDS, LONG_US = 5, 9, 5, 500.0
 HANG_S = 20.0
 SWEEP_US, FINAL_US, MAX_LAUNCHES = 300.0, 1000.0, 200  # of one timed call, by predicted time

@@ -148,6 +148,15 @@ def test_kernels_of_a_cpu(tmp_path, name, flags):
     assert run(name, tmp_path, *flags)["results"]
 
 
+def test_shapes_of_a_sweep_are_drawn_once():
+    """The lot says the same on every Python: what was drawn before anything was priced is what is swept."""
+    configurator = importlib.import_module("configurator")
+    ends = configurator.SHAPES[0], configurator.SHAPES[-1]
+    assert ends == ("NT:10112x2176x256", "TN:3032x728x7392")
+    assert len({shape[:2] for shape in configurator.drawn(1)}) == 3
+    assert not set(configurator.drawn(1)) & set(configurator.SHAPES)
+
+
 @pytest.mark.parametrize("family", ["hopper", "ampere"])
 def test_sweep_is_built_here_and_measured_elsewhere(tmp_path, family, monkeypatch):
     configurator = importlib.import_module("configurator")
