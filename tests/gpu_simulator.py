@@ -49,8 +49,15 @@ class Memory:
         return self.bytes[start : start + like.nbytes].view(like.dtype).reshape(like.shape).copy()
 
 
-def simulate(kernel: GpuKernel, operands: list[np.ndarray], results: list[np.ndarray], predicate: int | None = None):
-    """Runs every phase; fills `results` in place. Results that alias operands are given as the operand's own array.
+def simulate(
+    kernel: GpuKernel,
+    operands: list[np.ndarray],
+    results: list[np.ndarray],
+    predicate: int | None = None,
+    workspace: np.ndarray | None = None,
+):
+    """Runs every phase; fills `results` in place, and `workspace` where one is given. Results that alias operands are given
+    as the operand's own array.
 
     Returns the shared-memory accesses: {(kind, wavefronts): count}, where `wavefronts` of 1 is free of conflicts.
     """
@@ -61,7 +68,8 @@ def simulate(kernel: GpuKernel, operands: list[np.ndarray], results: list[np.nda
         if id(array) not in places:
             places[id(array)] = memory.allocate(array)
         addresses.append(places[id(array)])
-    workspace = memory.allocate(np.full(kernel.workspace_bytes, 0xFF, np.uint8))
+    scratch = np.full(kernel.workspace_bytes, 0xFF, np.uint8) if workspace is None else workspace
+    scratch_at = memory.allocate(scratch)
     flag = 0 if predicate is None else memory.allocate(np.array([predicate], np.int32))
     wavefronts: dict[tuple[str, int], int] = {}
     context = ir.Context()
@@ -74,9 +82,10 @@ def simulate(kernel: GpuKernel, operands: list[np.ndarray], results: list[np.nda
                 functions[ir.StringAttr(op.attributes["sym_name"]).value] = op
         for phase in kernel.phases:
             for block in range(phase.grid[0]):
-                _Block(functions[phase.symbol], phase, block, memory, wavefronts).run([*addresses, workspace, flag])
+                _Block(functions[phase.symbol], phase, block, memory, wavefronts).run([*addresses, scratch_at, flag])
     for array in results:
         array[...] = memory.read(places[id(array)], array)
+    scratch[...] = memory.read(scratch_at, scratch)
     return wavefronts
 
 
@@ -306,8 +315,14 @@ class _Block:
         data = self.shared[addresses[:, None] + np.arange(size)]
         if item == 8:
             return data.view(np.float64)[:, 0]
-        words = data.view(np.int32)
+        words = data.view(np.float32 if ".f32" in text else np.int32)
         return words[:, 0] if outputs == 1 else list(words.T)
+
+    def shared_store(self, match, text, outputs, arguments):
+        spans = (arguments[0] + int(match[1]))[self.mask, None] + np.arange(4)
+        if len(np.unique(spans)) != spans.size:
+            raise SimulationError("two threads write the same bytes")
+        self.shared[spans] = arguments[1][self.mask].view(np.uint8).reshape(spans.shape)
 
     def multiply(self, match, text, outputs, arguments):
         k, dtype = int(match[1]), match[2]
@@ -368,6 +383,7 @@ _PTX: list[tuple[str, Callable]] = [
     (r"cp\.async\.wait_group (\d+)", _Block.wait),
     (r"ldmatrix\.sync\.aligned\.m8n8\.x4(\.trans)?\.shared\.b16 .*\[\$4\+(\d+)\]", _Block.matrices),
     (r"ld\.shared\.\S+ .*\[\$\d+\+(\d+)\]", _Block.shared_load),
+    (r"st\.shared\.f32 \[\$0\+(\d+)\], \$1;", _Block.shared_store),
     (r"mma\.sync\.aligned\.m16n8k(\d+)\.row\.col\.f32\.(\w+)", _Block.multiply),
     (r"cvt\.rna\.tf32\.f32", _Block.round_tf32),
     (r"(tanh|ex2|lg2|div)\.", _Block.approximate),

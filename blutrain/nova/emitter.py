@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+_POINTER_NUMBERS = range(-(1 << 28), 1 << 28)  # what llvm.getelementptr holds of a number that stands in its text
+
 
 def lane_type(dtype: str, lanes: int) -> str:
     """The MLIR type of a scalar (`lanes` 0) or of a vector of `lanes` elements.
@@ -72,6 +74,15 @@ class Emitter:
 
     def integer(self, value: int) -> str:
         return self.constant(str(value), "i64")
+
+    def pointer(self, base: str, offset: str | int, dtype: str) -> str:
+        """`base` plus `offset` elements, an i64's name or a number."""
+        if offset == 0:
+            return base
+        if isinstance(offset, int) and offset not in _POINTER_NUMBERS:
+            offset = self.integer(offset)
+        types = "(!llvm.ptr)" if isinstance(offset, int) else "(!llvm.ptr, i64)"
+        return self.value(f"llvm.getelementptr {base}[{offset}] : {types} -> !llvm.ptr, {memory_dtype(dtype)}")
 
     @contextmanager
     def scope(self, depth: int) -> Iterator[None]:

@@ -9,6 +9,8 @@ from blutrain.nova.emitter import Emitter
 
 Integer = int | str  # a number known now, or the name of an i32
 
+LARGEST_I32 = 2**31 - 1
+
 SHARED = "!llvm.ptr<3>"
 MAP_PARAMETER = "!llvm.ptr {llvm.align = 64 : i64, llvm.byval = !llvm.array<128 x i8>, nvvm.grid_constant}"
 
@@ -98,6 +100,13 @@ class Builder(Emitter):
             return self.name(value, "i64")
         return self.value(f"arith.extui {value} : i32 to i64")
 
+    def place(self, row: Integer, pitch: int, column: Integer, size: int) -> str:
+        """Element (row, column) of an array of `size` elements as an i64, found in 32 bits where these hold it."""
+        if size <= LARGEST_I32:
+            return self.widen(self.add(self.mul(row, pitch), column))
+        start = self.value(f"arith.muli {self.widen(row)}, {self.name(pitch, 'i64')} : i64")
+        return self.value(f"arith.addi {start}, {self.widen(column)} : i64")
+
     # --- control
 
     def repeat(
@@ -165,15 +174,6 @@ class Builder(Emitter):
 
     def shared_pointer(self, address: Integer) -> str:
         return self.value(f"llvm.inttoptr {self.name(address)} : i32 to {SHARED}")
-
-    def pointer(self, base: str, offset: str | int, dtype: str) -> str:
-        """`base` advanced by `offset` elements (an i64 name or a number)."""
-        if offset == 0:
-            return base
-        step = str(offset) if isinstance(offset, int) else offset
-        operands = f"[{step}]" if isinstance(offset, int) else f"[{offset}]"
-        types = "(!llvm.ptr) -> !llvm.ptr" if isinstance(offset, int) else "(!llvm.ptr, i64) -> !llvm.ptr"
-        return self.value(f"llvm.getelementptr {base}{operands} : {types}, {dtype}")
 
     def load(self, pointer: str, type_: str, alignment: int, constant: bool = False) -> str:
         invariant = " invariant" if constant else ""

@@ -137,7 +137,8 @@ class ColumnSums:
         out, tiles = self.out, self.tiles
         first = out.pointer("%workspace", tiles.sums_row_offset, "i8")
         row = out.add(number * tiles.sums_rows, self._row())
-        return out.pointer(first, out.widen(out.add(out.mul(row, tiles.sums_pitch), column)), "f32")
+        size = len(self.sums) * tiles.sums_rows * tiles.sums_pitch
+        return out.pointer(first, out.place(row, tiles.sums_pitch, column, size), "f32")
 
     def _write(self, number: int, columns: dict[int, str]) -> None:
         first = self._target(number, self.origin.n)

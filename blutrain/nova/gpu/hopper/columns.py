@@ -88,7 +88,7 @@ def _shares(out: Builder, partials: Partials, number: int, combiner: Combiner, w
     start = out.pointer("%workspace", partials.offset + number * partials.shares * partials.pitch * 4, "i8")
 
     def step(share: str, carried: list[str]) -> list[str]:
-        at = out.widen(out.add(out.mul(share, partials.pitch), place))
+        at = out.place(share, partials.pitch, place, partials.shares * partials.pitch)
         part = out.load(out.pointer(start, at, "f32"), "f32", 4)
         return [combiner.combine(out, carried[0], part, 0)]
 

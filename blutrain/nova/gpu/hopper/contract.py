@@ -60,29 +60,26 @@ def generate(kernel: Kernel, facts: GpuFacts, config: dict[str, Any]) -> GpuKern
     phases: list[GpuPhase] = []
 
     def phase(
-        part: str, grid: tuple[int, int, int], threads: int, emit: Callable[[Builder, str], None],
+        part: str, blocks: int, threads: int, emit: Callable[[Builder, str], None],
         maps: tuple[TensorMap, ...] = (), static: int = 0, dynamic: int = 0, cluster: int = 1,
     ) -> None:  # fmt: skip
         symbol, out = f"{kernel.symbol}_{part}", Builder()
         emit(out, symbol)
         module.add(symbol, out, threads, len(maps), cluster, static)
-        phases.append(GpuPhase(symbol, grid, threads, cluster, dynamic, maps))
+        phases.append(GpuPhase(symbol, (blocks, 1, 1), threads, cluster, dynamic, maps))
 
     if schedule.repack:
-        grid = repack.grid(tiles)
-        phase(
-            "repack", grid, repack.THREADS, lambda o, s: repack.emit_repack(o, tiles, s), static=repack.shared_bytes()
-        )
+        emit = lambda o, s: repack.emit_repack(o, tiles, s)
+        phase("repack", repack.blocks(tiles), repack.THREADS, emit, static=repack.shared_bytes())
     maps = tensor_maps(tiles)
-    grid = (tiles.blocks, 1, 1)
     shared, cluster = tiles.total_shared_bytes, tiles.cluster
-    phase("product", grid, tiles.threads, lambda o, _: _emit_product(o, tiles), maps, 0, shared, cluster)
+    phase("product", tiles.blocks, tiles.threads, lambda o, _: _emit_product(o, tiles), maps, 0, shared, cluster)
     if tiles.in_workspace:
-        phase("sum", (split.sum_blocks(tiles), 1, 1), WARPGROUP, lambda o, _: split.emit_sum(o, tiles))
+        phase("sum", split.sum_blocks(tiles), WARPGROUP, lambda o, _: split.emit_sum(o, tiles))
     for part, partials in (("columns", columns.of_columns(tiles)), ("rows", columns.of_rows(tiles))):
         if partials.reductions:
             emit = lambda o, s, p=partials: columns.emit_totals(o, tiles, p, s)
-            phase(part, (partials.blocks, 1, 1), columns.THREADS, emit, static=columns.shared_bytes())
+            phase(part, partials.blocks, columns.THREADS, emit, static=columns.shared_bytes())
     return GpuKernel(
         text=module.text(),
         target=TARGET,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from blutrain.nova.gpu.hopper.builder import Builder, Integer
+from blutrain.nova.gpu.hopper.problem import Side
 from blutrain.nova.gpu.hopper.tiles import Tiles
 
 TILE = 64  # rows and columns of a block
@@ -13,7 +14,14 @@ PITCH = TILE + 1  # of the shared tile: columns of it fall into different banks
 WIDTH = 4  # elements of one access
 
 
-def grid(tiles: Tiles) -> tuple[int, int, int]:
+def blocks(tiles: Tiles) -> int:
+    return math.prod(_counts(tiles))
+
+
+def _counts(tiles: Tiles) -> tuple[int, int, int]:
+    """Blocks along the rows, along k and of batches: fastest first in a grid of one dimension, the only one that is not
+    limited to 65535.
+    """
     side = tiles.problem.side(tiles.schedule.repack)
     batches = math.prod(b.extent for b in side.batch if b.stride)
     return -(-side.extent // TILE), -(-tiles.problem.k // TILE), batches
@@ -28,8 +36,10 @@ def emit_repack(out: Builder, tiles: Tiles, symbol: str) -> None:
     source, copy = tiles.problem.side(tiles.schedule.repack), tiles.repacked
     assert copy is not None
     thread = out.value("nvvm.read.ptx.sreg.tid.x : i32")
-    row0, k0 = (out.mul(out.value(f"nvvm.read.ptx.sreg.ctaid.{d} : i32"), TILE) for d in "xy")
-    batch = out.value("nvvm.read.ptx.sreg.ctaid.z : i32")
+    number: Integer = out.value("nvvm.read.ptx.sreg.ctaid.x : i32")
+    along_rows, along_k, _ = _counts(tiles)
+    row0, number = out.mul(out.rem(number, along_rows), TILE), out.div(number, along_rows)
+    k0, batch = out.mul(out.rem(number, along_k), TILE), out.div(number, along_k)
     shared = out.value(f"llvm.mlir.addressof @{symbol}_shared : !llvm.ptr<3>")
     base = out.value(f"llvm.ptrtoint {shared} : !llvm.ptr<3> to i32")
     across, down = out.mul(out.bits("andi", thread, 15), WIDTH), out.bits("shrui", thread, 4)
@@ -66,10 +76,10 @@ def emit_repack(out: Builder, tiles: Tiles, symbol: str) -> None:
         out.when(inside, write)
 
 
-def _batch_offsets(out: Builder, source, copy, batch: str) -> tuple[str, str]:
+def _batch_offsets(out: Builder, source: Side, copy: Side, batch: Integer) -> tuple[str, str]:
     """Elements from the start of the factor and of the copy to a batch, i64."""
     of_source, of_copy = out.name(source.offset, "i64"), out.name(0, "i64")
-    rest: Integer = batch
+    rest = batch
     for theirs, ours in reversed(list(zip(source.batch, copy.batch, strict=True))):
         if not theirs.stride:
             continue

@@ -71,4 +71,5 @@ class RowSums:
             share = out.add(out.mul(share, 4), warp)
         first = out.pointer("%workspace", tiles.row_sums_offset, "i8")
         row = out.add(share, number * tiles.row_shares)
-        return out.pointer(first, out.widen(out.add(out.mul(row, tiles.row_pitch), self.origin.m)), "f32")
+        size = len(self.sums) * tiles.row_shares * tiles.row_pitch
+        return out.pointer(first, out.place(row, tiles.row_pitch, self.origin.m, size), "f32")

@@ -16,13 +16,12 @@ from mlir import ir
 from blutrain.nova.clone import Coordinate, clone_op
 from blutrain.nova.contract.form import Accumulated, Apply, Constant, Contract, Expression, Load
 from blutrain.nova.emitter import memory_dtype, zero
-from blutrain.nova.gpu.hopper.builder import Builder, Integer
+from blutrain.nova.gpu.hopper.builder import LARGEST_I32, Builder, Integer
 from blutrain.nova.gpu.hopper.scalar import clone_region
 from blutrain.nova.kernel import ITEM_BYTES, Access, Index, Operand, linear_step
 
 AXES = ("batch", "m", "n")
 MAX_ACCESS_BYTES = 16
-LARGEST_I32 = 2**31 - 1
 
 
 @dataclass(frozen=True)
