@@ -145,16 +145,24 @@ class Emulated:
             if 0 not in phase.grid:
                 self._phase(phase, [*pointers, workspace, predicate])
 
+    def run_block(self, phase: GpuPhase, number: int, pointers: list[int]) -> None:
+        """One block of a phase whose threads do not meet; `pointers` end with the workspace and the predicate."""
+        function = self._function(phase, len(pointers))
+        for t in range(phase.block):
+            function(*pointers, t, number, 0, 0, 0, 0)
+
+    def _function(self, phase: GpuPhase, num_pointers: int):
+        kinds = [ctypes.c_void_p] * num_pointers + [ctypes.c_int32] * 2 + [ctypes.c_void_p] * 4
+        return ctypes.CFUNCTYPE(None, *kinds)(self.loaded.addresses[phase.symbol])
+
     def _phase(self, phase: GpuPhase, pointers: list[int]) -> None:
-        kinds = [ctypes.c_void_p] * len(pointers) + [ctypes.c_int32] * 2 + [ctypes.c_void_p] * 4
-        function = ctypes.CFUNCTYPE(None, *kinds)(self.loaded.addresses[phase.symbol])
+        function = self._function(phase, len(pointers))
         grid, block = phase.grid[0] * phase.grid[1] * phase.grid[2], phase.block
         assert phase.grid[1:] == (1, 1)
         body = self.kernel.text[self.kernel.text.index(f"@{phase.symbol}(") :].split("\nllvm.func ")[0]
         if not any(op in body for op in _COOPERATION):
             for b in range(grid):
-                for t in range(block):
-                    function(*pointers, t, b, 0, 0, 0, 0)
+                self.run_block(phase, b, pointers)
             return
         shared = np.full(STATIC_SHARED + phase.shared_bytes, _POISON, np.uint8)
         scratch = np.zeros((block + 31) // 32 * 32, np.int64)

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 from gpu_simulator import simulate
-from hopper_kernels import gated, generate, plain
+from hopper_kernels import factors, finished, gated, generate, multiply, plain
 from test_gpu_hopper_rows import exponentials
 
 from blutrain.nova.gpu import lower
@@ -54,10 +54,22 @@ def test_addresses_far_from_a_thread_s_first(text):
     assert "wgmma" in lower.to_ptx(kernel.text, kernel.target)
 
 
-def test_partial_sums_beyond_32_bits():
-    """2^31 of them: both phases find their places in 64 bits."""
-    pitch = 1 << 22
-    kernel = generate(exponentials("NT", pitch, 1 << 17, 64, "bf16"))
+def column_sums(m: int, n: int, k: int) -> str:
+    """exp(a b) summed over its rows, and nothing else of it."""
+    text, a, b = factors("NT", m, n, k, "bf16")
+    e = text.map([(multiply(text, "NT", a, b), "(d0, d1)")], (m, n), "f32", "%e = math.exp %a : f32\n%e")
+    sums = text.generic([(e, "(d0, d1)")], text.fill((n,), "f32"), "(d1)", "rp", "%q = arith.addf %o, %a : f32\n%q")
+    return finished(text, sums, dtype="bf16")
+
+
+@pytest.mark.parametrize(
+    ("text", "pitch"),
+    [(exponentials("NT", 1 << 22, 1 << 17, 64, "bf16"), 1 << 22), (column_sums(1 << 22, 3 << 16, 64), 3 << 16)],
+    ids=["rows", "columns"],
+)
+def test_partial_sums_beyond_32_bits(text, pitch):
+    """2^31 of them or more: both phases find their places in 64 bits."""
+    kernel = generate(text)
     assert kernel.workspace_bytes >= 4 << 31
     for function in kernel.text.split("llvm.func")[1:]:
         (name,) = re.findall(rf"(%\w+) = arith.constant {pitch} : i64", function)

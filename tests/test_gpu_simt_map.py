@@ -6,6 +6,7 @@ import pytest
 import test_cpu_gather
 import test_cpu_map
 from cpu_kernels import NUMPY, Body, parsed, random, region
+from gpu_emulator import Emulated
 from test_cpu_gather import *  # noqa: F403
 from test_cpu_map import *  # noqa: F403
 
@@ -125,6 +126,23 @@ def test_power_and_remainder(name, function, dtype):
     (got,) = gpu_kernels.run(body, x, y)
     np.testing.assert_allclose(got, want, rtol=1e-6 if dtype == "f32" else 2e-13)
     np.testing.assert_array_equal(np.signbit(got[~np.isnan(want)]), np.signbit(want[~np.isnan(want)]))
+
+
+def test_an_index_beyond_31_bits_is_compared_whole():
+    """One block of a kernel over 3 * 2^30 elements: the one in which they reach 2^31."""
+    size, place = 3 << 30, (1 << 31) + 5
+    body = Body("map")
+    target = body.operand(dtype="i64")
+    lines = ("%k = linalg.index 0 : index", "%i = arith.index_cast %k : index to i64")
+    text = region(*lines, "%e = arith.cmpi eq, %i, %i0 : i64", "%e : i1")
+    body.result(body.map([(target, "")], (size,), text, "i1"))
+    kernel = gpu_kernels.generate(body, width=8, items=1, block=32)
+    (phase,) = kernel.phases
+    emulated, per_block = Emulated(kernel), size // phase.grid[0]
+    found, wanted = np.zeros(per_block, np.bool_), np.array(place)
+    first = place // per_block * per_block
+    emulated.run_block(phase, place // per_block, [wanted.ctypes.data, found.ctypes.data - first, 0, 0])
+    assert list(np.flatnonzero(found) + first) == [place]
 
 
 @pytest.mark.parametrize("size, op", [(1 << 30, "i32"), (3 << 30, "i64")])

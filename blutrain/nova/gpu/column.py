@@ -156,8 +156,9 @@ class _Body:
         per_block = math.ceil(self.plan.num_summed / splits)
         first = self.ints.mul(split, per_block)
         last = self.ints.min(self.ints.add(first, per_block), self.plan.num_summed)
-        totals = self._sum_rows(self.levels[0], self.plan.stores[0], first, last, per_block)
-        joined = self._join(self.levels[0], totals, to_all=False)
+        is_cut = per_block * splits != self.plan.num_summed
+        totals = self._sum_rows(self.levels[0], self.plan.stores[0], first, last, per_block, is_cut)
+        joined = self._join(self.levels[0], totals)
 
         def publish() -> None:
             assert self.partials is not None
@@ -187,7 +188,7 @@ class _Body:
                 continue
             if level:
                 barrier(self.out)  # the sums of the level before have been read
-            values = self._join(folds, totals, to_all=True)()
+            values = self._join(folds, totals)()
             for fold in folds:
                 for point, mine in zip(self.strip.points, values[fold.reduction.index], strict=True):
                     done = fold.finish(self.evaluator, mine, point)
@@ -214,46 +215,31 @@ class _Body:
     # --- a thread's rows
 
     def _sum_rows(
-        self, folds: list[Fold], stores: Sequence[Store], first: Number, last: Number, length: int
+        self, folds: list[Fold], stores: Sequence[Store], first: Number, last: Number, length: int, is_cut: bool = False
     ) -> dict[int, list[list[str]]]:
-        """Rows first + warp, first + warp + warps, ... below `last`: sums by fold and column; writes results over all loops."""
+        """Rows first + warp, first + warp + warps, ... of `length` rows: sums by fold and column; writes results over all
+        loops. is_cut: of some blocks not all rows are below `last`.
+        """
         ints, step = self.ints, self.warps
         carried = [c for f in folds for _ in range(self.width) for c in f.carried(self.out)]
         names = [n for n, _ in carried]
         start = ints.add(first, self.warp) if self.warps > 1 else first
-        whole = length // (step * UNROLL)
-        is_even = isinstance(last, int) or self.plan.num_summed % length == 0
-        if whole and not is_even:
-            whole = 0  # the last block has fewer rows
+
+        def at(round_: Number, is_bounded: bool) -> tuple[Number, str | None]:
+            row = ints.add(start, ints.mul(round_, step))
+            return row, ints.less(row, last) if is_bounded else None
+
+        def several(index: str, values: Sequence[str]) -> list[str]:
+            return self._rows([at(ints.add(index, u), is_cut) for u in range(UNROLL)], folds, stores, values)
+
         rounds = math.ceil(length / step)
-        if whole:
-            several = lambda i, v: self._rows(
-                [(ints.add(start, ints.mul(ints.add(i, u), step)), None) for u in range(UNROLL)], folds, stores, v
-            )
-            names = self.out.loop(ints.name(0), ints.name(whole * UNROLL), ints.name(UNROLL), several, carried)
-        if is_even:
-            for i in range(whole * UNROLL, rounds):
-                row = ints.add(start, i * step)
-                names = self._rows([(row, self._below(row, last, (i + 1) * step > length))], folds, stores, names)
-        else:
-            bounded = lambda i, v: self._rows(
-                [self._bounded(ints.add(start, ints.mul(ints.add(i, u), step)), last) for u in range(UNROLL)],
-                folds,
-                stores,
-                v,
-            )
-            up = math.ceil(rounds / UNROLL) * UNROLL
-            names = self.out.loop(
-                ints.name(0), ints.name(up), ints.name(UNROLL), bounded, list(zip(names, (t for _, t in carried)))
-            )
+        together = math.ceil(rounds / UNROLL) * UNROLL if is_cut else length // (step * UNROLL) * UNROLL
+        if together:
+            names = self.out.loop(ints.name(0), ints.name(together), ints.name(UNROLL), several, carried)
+        for round_ in range(together, rounds):
+            names = self._rows([at(round_, (round_ + 1) * step > length)], folds, stores, names)
         left = iter(names)
         return {f.reduction.index: [[next(left) for _ in f.dtypes] for _ in range(self.width)] for f in folds}
-
-    def _below(self, row: Number, last: Number, is_bounded: bool) -> str | None:
-        return self.ints.less(row, last) if is_bounded else None
-
-    def _bounded(self, row: Number, last: Number) -> tuple[Number, str | None]:
-        return row, self.ints.less(row, last)
 
     def _rows(
         self, rows: list[tuple[Number, str | None]], folds: list[Fold], stores: Sequence[Store], names: Sequence[str]
@@ -285,9 +271,7 @@ class _Body:
 
     # --- the block's warps
 
-    def _join(
-        self, folds: list[Fold], totals: dict[int, list[list[str]]], to_all: bool
-    ) -> Callable[[], dict[int, list[list[str]]]]:
+    def _join(self, folds: list[Fold], totals: dict[int, list[list[str]]]) -> Callable[[], dict[int, list[list[str]]]]:
         """Put every warp's sums into shared memory; the answer merges them in warp order, where it is called."""
         if self.warps == 1:
             return lambda: totals

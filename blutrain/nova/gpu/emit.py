@@ -71,12 +71,13 @@ class SimtEvaluator(Evaluator):
         super().__init__(kernel, domain, out)
         self.integers = SimtIntegers(out, domain.size < SMALL)
         self.fast_exp = False
+        self.has_small_indices = all(extent < SMALL for op in kernel.generics for extent in op.extents)
         # Operands that stand elsewhere by now: how a strip of them is loaded.
         self.staged: dict[Access, Callable[..., list[str]]] = {}
 
     def clone(self, block: ir.Block, arguments: Sequence[str], point: Point, coordinate, extract) -> list[str]:
         cloner = SimtCloner(self.out, 0, coordinate, extract)
-        cloner.fast_exp = self.fast_exp
+        cloner.fast_exp, cloner.has_small_indices = self.fast_exp, self.has_small_indices
         return cloner.clone(block, arguments)
 
     def _load(self, key: object, point: Point) -> str:

@@ -28,14 +28,16 @@ _SHIFT = 1.5 * 2.0**52
 
 
 class SimtCloner(_Cloner):
-    """`clone._Cloner` for scalars of a GPU thread (lanes 0); `fast_exp`: `approximate_exp` for f32."""
+    """`clone._Cloner` for scalars of a GPU thread (lanes 0). fast_exp: `approximate_exp` for f32; has_small_indices: those of
+    all loops are below 2^31.
+    """
 
-    fast_exp = False
+    fast_exp, has_small_indices = False, True
 
     def op(self, op: ir.Operation, operands: list[str]) -> list[str]:
         if op.name == "math.exp" and self.fast_exp and str(op.results[0].type) == "f32":
             return [approximate_exp(FloatLanes(self.out, "f32", 0), operands[0])]
-        if op.name == "arith.cmpi" and _compares_an_index(op):
+        if op.name == "arith.cmpi" and self.has_small_indices and _compares_an_index(op):
             return [self._compare_words(op, operands)]
         if op.name in ("arith.extf", "arith.truncf"):
             return [self._convert(operands[0], str(op.operands[0].type), str(op.results[0].type))]
@@ -48,7 +50,7 @@ class SimtCloner(_Cloner):
         return super().op(op, operands)
 
     def _compare_words(self, op: ir.Operation, operands: list[str]) -> str:
-        """An index along a loop (below 2^31) equal to an i64, or not: by low words, where the i64 has no high one."""
+        """A small index equal to an i64, or not: by low words, where the i64 has no high one."""
         low = [self.out.value(f"arith.trunci {x} : i64 to i32") for x in operands]
         same = self.out.value(f"arith.cmpi eq, {low[0]}, {low[1]} : i32")
         other = operands[1 if _is_index(op.operands[0]) else 0]
