@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import types
 
 from loops import Net
 from replay_attributes import Head
@@ -134,3 +135,57 @@ def another_forward_on_the_class(run):
             run.see(loss)
     finally:
         nn.GELU.forward, Net.forward = original, Net_forward
+
+
+# -------------------------------------------------------------------- methods
+
+
+class Helping(Head):
+    def change(self, hidden):
+        return self.help(hidden)
+
+    def help(self, hidden):
+        return hidden * 2.0
+
+
+@scenario(cls=Helping)
+def another_method_on_the_instance_and_on_the_class(run):
+    original = Helping.help
+    try:
+        for i, (x, y) in enumerate(run.batches(14)):
+            if i == 4:
+                run.model.help = types.MethodType(lambda self, hidden: hidden.tanh(), run.model)
+            if i == 7:
+                del run.model.help
+            if i == 10:
+                Helping.help = lambda self, hidden: hidden.sigmoid()
+            loss = run.model(x, y)
+            run.step(loss)
+            run.see(loss)
+    finally:
+        Helping.help = original
+
+
+class Stateful(Head):
+    """Carries what it made to the next call, as recurrent models do."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = None
+
+    def change(self, hidden):
+        hidden = hidden if self.last is None else hidden + self.last
+        self.last = hidden.detach()
+        return hidden
+
+
+@scenario(cls=Stateful)
+def a_tensor_in_an_attribute_that_was_none(run):
+    for i, (x, y) in enumerate(run.batches(12)):
+        if i % 5 == 4:
+            run.model.last = None
+        loss = run.model(x, y)
+        run.step(loss)
+        run.see(loss)
+    if run.model._compiled is not None:
+        assert len(run.model._compiled.programs) <= 3

@@ -11,6 +11,7 @@ import functools
 import pytest
 from replay_attributes import ATTRIBUTES
 from replay_gradients import GRADIENTS
+from replay_held import HELD
 from replay_memory import MEMORY
 from replay_optimizers import OPTIMIZERS
 from replay_support import check
@@ -24,9 +25,9 @@ from blutrain.nova.jit import Function
 SCENARIOS = {**GRADIENTS, **ATTRIBUTES, **MEMORY, **OPTIMIZERS, **TAPES, **VARIABLES}
 
 
-@pytest.mark.parametrize("name", sorted(SCENARIOS))
+@pytest.mark.parametrize("name", sorted(SCENARIOS) + sorted(HELD))
 def test_recorder(name, interpreted):
-    check(SCENARIOS[name])
+    check({**SCENARIOS, **HELD}[name])
 
 
 @pytest.mark.slow

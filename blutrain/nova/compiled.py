@@ -28,10 +28,10 @@ from ..nn.parameter import Parameter
 from ..tensor.device import Device
 from ..tensor.dtype import get_default_dtype
 from ..tensor.tensor import Tensor, storage_epoch, structure_epoch
-from .guards import MAX_EFFECTS, MISSING, Identity, Place, can_change, identities, is_plain
+from .guards import MAX_EFFECTS, MISSING, Identity, Place, can_change, guard, identities, weak
 from .jit import Function
 from .steps import alive, has_hooks, memory
-from .variables import variables_of
+from .variables import callables_in, variables_of
 
 if TYPE_CHECKING:
     from .log import Log
@@ -80,9 +80,12 @@ class Compiled:
         self.parts: dict[int, tuple[weakref.ref[Module], Compiled]] = {}
         self._places: dict[str, dict[tuple[int, str], Place]] = {"stable": {}, "changeable": {}}
         self._found: dict[str, list] = {}
-        self._joined: dict[int, weakref.ref[Module]] = {}  # modules among arguments and at places
+        self._joined: dict[
+            Any, Callable[[], Any]
+        ] = {}  # modules among arguments and at places, functions among arguments
         self._noted: dict[int, Module] = {}
         self._met: list[weakref.ref[Module]] = []
+        self._read: list[Any] = []  # what the call being recorded read of modules
         self._tensors: dict[int, weakref.ref[Tensor]] = {}  # those of the tree
         self._members: set[int] = set()  # ids of the modules of the tree
         self._classes: list[type] = []
@@ -105,6 +108,7 @@ class Compiled:
             self._prune()
             self._scan()
         if epoch != self._epoch or forwards != self._forwards:
+            self._sort()
             self._set_structure(tuple([place.guard(_never) for place in self._places["stable"].values()]))
             self._epoch = epoch
         self.operands = []
@@ -170,20 +174,26 @@ class Compiled:
 
     def _modules(self) -> list[Module]:
         """The modules of the tree, and those below what stands at places and came as arguments."""
-        roots = [self._module(), *alive(list(self._joined.values()))]
+        roots = [self._module(), *(x for x in alive(list(self._joined.values())) if isinstance(x, Module))]
         return list({id(m): m for root in roots for m in root.modules()}.values())
 
     def _join(self, guards: tuple) -> bool:
         """Take modules that guards know into the tree; whether there were new ones."""
         return sum(self.join(x) for x in identities(guards) if isinstance(x, Module)) > 0
 
-    def join(self, module: Module) -> bool:
-        """Take a module into the tree: its state is part of the key. False where it was there."""
-        known = self._joined.get(id(module))
-        if known is not None and known() is module:
+    def join(self, joined: Callable) -> bool:
+        """Take a module into the tree: its state is part of the key; or note that a call may call a function that it got.
+        False where it was there.
+        """
+        is_method = isinstance(joined, types.MethodType)
+        key = (id(joined.__func__), id(joined.__self__)) if is_method else id(joined)
+        known = self._joined.get(key)
+        if isinstance(joined, type) or (known is not None and known() == joined):
             return False
-        self._joined[id(module)] = weakref.ref(module)
+        self._joined[key] = weakref.WeakMethod(joined) if is_method else weak(joined)
         self._epoch = self._epoch and ()
+        if not isinstance(joined, Module):
+            self._join((guard(joined),))
         return True
 
     def changing_guard(self) -> str:
@@ -225,7 +235,11 @@ class Compiled:
     def _scan(self) -> None:
         """Enter the variables that the functions of the tree read."""
         self._found = {"stable": [], "changeable": []}
-        for key, place in variables_of([m.forward for m in self._modules()]).items():
+        joined = [x for x in alive(list(self._joined.values())) if not isinstance(x, Module)]
+        self._enter_variables([*(m.forward for m in self._modules()), *joined])
+
+    def _enter_variables(self, functions: list[Any]) -> None:
+        for key, place in variables_of(functions).items():
             self._add("changeable", key, place)
 
     def _prune(self) -> None:
@@ -234,6 +248,12 @@ class Compiled:
         for places in self._places.values():
             for key in [key for key, place in places.items() if place.owner() is None]:
                 del places[key]
+
+    def _sort(self) -> None:
+        """Places where something stands now that can change by itself are looked at before every call."""
+        stable = self._places["stable"]
+        for key in [key for key, place in stable.items() if can_change(place.read())]:
+            self._places["changeable"][key] = stable.pop(key)
 
     def _add(self, kind: str, key: tuple[int, str], place: Place) -> None:
         if not any(key in places for places in self._places.values()):
@@ -246,7 +266,7 @@ class Compiled:
         modules = self._modules()
         classes = [type(m) for m in modules]
         by_id = self._noted = {id(m): m for m in modules}
-        self.operands, self._met = [], []
+        self.operands, self._met, self._read = [], [], []
         self._scan()
         for m, cls in zip(modules, classes, strict=True):
             object.__setattr__(m, "__class__", _noting_class(cls, self, by_id, log))
@@ -256,19 +276,27 @@ class Compiled:
             for m, cls in zip(modules, classes, strict=True):
                 object.__setattr__(m, "__class__", cls)
             self._noted = {}
+        self._enter_variables([x for value in self._read for x in callables_in(value)])
 
-    def note(self, module: Module, name: str, value, log: Log) -> None:
+    def note(self, module: Module, cls: type, name: str, value, log: Log) -> None:
         """Forward read an attribute that is neither parameter, buffer nor sub-module."""
-        kind = "changeable"
+        kind, on_class = "changeable", name not in module.__dict__ and value is not MISSING
         if isinstance(value, Tensor):
             if _is_made_in(value, log) or _is_state(module, name, value):
                 return
-        elif name not in module.__dict__ and value is not MISSING:
-            if not is_plain(value) or hasattr(inspect.getattr_static(type(module), name, None), "__get__"):
+        elif isinstance(value, types.MethodType):
+            if value.__func__.__module__.startswith("blutrain.") or name == "forward":
+                return
+            if on_class:
+                self._add(kind, (id(cls), name), Place(cls, name))
+            kind = "stable"
+        elif on_class:
+            if hasattr(inspect.getattr_static(cls, name, None), "__get__"):
                 return
         elif not can_change(value):
             kind = "stable"
         self._add(kind, (id(module), name), Place(module, name))
+        self._read.append(value)
 
     def states(self) -> dict[int, Tensor]:
         """The tensors that are read by reference, by their arrays."""
@@ -363,10 +391,10 @@ def _noting_class(cls: type, compiled: Compiled, modules: dict[int, Module], log
         try:
             value = super(noting, self).__getattribute__(name)
         except AttributeError:
-            compiled.note(self, name, MISSING, log)
+            compiled.note(self, cls, name, MISSING, log)
             raise
-        if not isinstance(value, Module) and not isinstance(value, types.MethodType):
-            compiled.note(self, name, value, log)
+        if not isinstance(value, Module):
+            compiled.note(self, cls, name, value, log)
         return value
 
     noting = type(cls.__name__, (cls,), {"__getattribute__": __getattribute__, "__module__": cls.__module__})

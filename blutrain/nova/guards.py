@@ -7,10 +7,15 @@ are, or are read by reference and guarded by their identity.
 
 from __future__ import annotations
 
+import collections
+import contextvars
+import functools
+import logging
+import random
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy
@@ -24,7 +29,8 @@ _NEVER = object()  # no value of anything
 OPERAND = "operand"  # stands in a guard for a tensor that the call takes as it takes its arguments
 MAX_EFFECTS = 3  # recordings that change what stands at a place; beyond, the body runs at every call
 MAX_PARTS, MAX_BYTES = 1000, 1 << 20  # of a value and of an array: of what is beyond, identity and size are the guard
-_DEPTH, _LEVELS = 3, 12  # how far guards look into objects, and into containers
+MAX_LEVELS = 12  # how far guards look into objects and containers
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 class Place:
@@ -85,55 +91,121 @@ def is_ours(value) -> bool:
 
 def can_change(value) -> bool:
     """Whether what a value means for a call can change without another one being put in its place."""
-    if value is None or isinstance(value, (bool, int, float, str, bytes, type, types.ModuleType)):
+    if value is None or isinstance(value, (bool, int, float, str, bytes, type, types.ModuleType, Module)):
         return False
     if isinstance(value, Tensor):
         return True
     if isinstance(value, (tuple, frozenset)):
         return any(can_change(v) for v in value)
-    if callable(value):
+    if isinstance(value, types.MethodType):  # what it reads of its object are places of their own
         return False
+    if isinstance(value, _FUNCTIONS):
+        return (owner := _owner(value)) is not None and can_change(owner)
     if is_dataclass(value) and value.__dataclass_params__.frozen:  # pyright: ignore[reportAttributeAccessIssue] (no stub has it)
-        return any(can_change(v) for v in vars(value).values()) if hasattr(value, "__dict__") else False
-    return isinstance(value, (list, dict, set, numpy.ndarray)) or _has_attributes(value)
+        return any(can_change(getattr(value, f.name, None)) for f in fields(value))
+    if isinstance(value, (list, dict, set, collections.deque, numpy.ndarray)):
+        return True
+    return _has_attributes(value) or _hidden(value) is not None
 
 
-def guard(value, take: Callable[[Tensor], bool] = lambda tensor: False) -> Any:
-    """A hashable stand-in for a value. take(tensor): whether a tensor in it, in containers but not in objects, is an operand."""
-    return _guard(value, take, 0, 0, [MAX_PARTS])
+def guard(value, take: Callable[[Tensor], bool] = lambda tensor: False, called: list[Any] | None = None) -> Any:
+    """A hashable stand-in for a value. take(tensor): whether a tensor in it, in containers but not in objects, is an operand.
+
+    called: gets what code may call that has the value: modules, functions, methods, objects with __call__.
+    """
+    return _guard(value, _Look(take, called), 0, 0)
 
 
-def _guard(value, take: Callable[[Tensor], bool], depth: int, level: int, left: list[int]) -> Any:
-    """depth: of objects, level: of containers too; left: how many parts may still be looked at."""
+class _Look:
+    """How guards look at one value. left: how many parts may still be looked at."""
+
+    __slots__ = ("called", "left", "take")
+
+    def __init__(self, take: Callable[[Tensor], bool], called: list[Any] | None):
+        self.take, self.called, self.left = take, called, MAX_PARTS
+
+    def may_go_on(self, parts: int) -> bool:
+        self.left -= parts
+        return self.left >= 0
+
+
+def _guard(value, look: _Look, depth: int, level: int) -> Any:
+    """depth: how many objects and sets it is inside of, level: and how many containers."""
     kind = type(value)
     if value is None or isinstance(value, (bool, int, float, str, bytes)):
         return kind, freeze(value)
     if isinstance(value, Tensor):
-        if depth == 0 and take(value):
+        if depth == 0 and look.take(value):
             return OPERAND
         return Identity(value), value.requires_grad, value._aval, value.device
     if isinstance(value, (numpy.ndarray, numpy.generic)):
         content = value.tobytes() if value.nbytes <= MAX_BYTES else Identity(value)
         return kind, value.shape, value.dtype.str, content
+    if look.called is not None and callable(value):
+        look.called.append(value)
     if isinstance(value, types.MethodType):  # another object each time it is read
         return Identity(value.__func__), Identity(value.__self__)
-    if isinstance(value, (list, tuple, set, frozenset, dict)):
-        left[0] -= len(value)
-        if left[0] < 0 or level == _LEVELS:
+    if isinstance(value, _FUNCTIONS):
+        owner = _owner(value)
+        return Identity(value) if owner is None else (value.__name__, _guard(owner, look, depth + 1, level + 1))
+    if isinstance(value, (list, tuple, set, frozenset, dict, collections.deque)):
+        if not look.may_go_on(len(value)) or level == MAX_LEVELS:
             return Identity(value), len(value)
+        own = getattr(value, "__dict__", None)  # of a subclass
+        kind = kind if not own else (kind, _guard(own, look, depth + 1, level + 1))
         if isinstance(value, dict):
-            keys = [_guard(k, take, 1, level + 1, left) for k in value]
-            return kind, tuple([(k, _guard(v, take, depth, level + 1, left)) for k, v in zip(keys, value.values())])
-        parts = [_guard(v, take, depth if isinstance(value, (list, tuple)) else 1, level + 1, left) for v in value]
-        return kind, tuple(parts) if isinstance(value, (list, tuple)) else frozenset(parts)
-    is_one = isinstance(value, (Module, type, types.ModuleType)) or callable(value) or is_ours(value)
-    if is_one or depth == _DEPTH or level == _LEVELS or not _has_attributes(value):
+            keys = [_guard(k, look, depth + 1, level + 1) for k in value]
+            return kind, tuple([(k, _guard(v, look, depth, level + 1)) for k, v in zip(keys, value.values())])
+        is_set = isinstance(value, (set, frozenset))
+        parts = [_guard(v, look, depth + is_set, level + 1) for v in value]
+        return kind, frozenset(parts) if is_set else tuple(parts)
+    if isinstance(value, (Module, type, types.ModuleType)) or is_ours(value) or level == MAX_LEVELS:
         return Identity(value)
-    attributes = _attributes_of(value)
-    left[0] -= len(attributes)
-    if left[0] < 0:
+    if (hidden := _hidden(value)) is not None:
+        if hidden[0] is _UNKNOWN:
+            return _Unknown() if depth == 0 else Identity(value)
+        return kind, _guard(hidden[0], look, depth + 1, level + 1)
+    attributes = _attributes_of(value) if _has_attributes(value) else {}
+    if not look.may_go_on(len(attributes)):
         return Identity(value)
-    return Identity(value), tuple([(k, _guard(v, take, depth + 1, level + 1, left)) for k, v in attributes.items()])
+    return Identity(value), tuple([(k, _guard(v, look, depth + 1, level + 1)) for k, v in attributes.items()])
+
+
+def _owner(function) -> Any:
+    """The object that a method written in C is bound to, if it is one (and no module or class)."""
+    owner = getattr(function, "__self__", None)
+    return None if isinstance(owner, (types.ModuleType, type)) else owner
+
+
+class _Unknown:
+    """Stands for what nobody can look at without changing it: equal to nothing, so each call counts as changing it."""
+
+    def __eq__(self, other) -> bool:
+        return False
+
+    __hash__ = object.__hash__
+
+
+_UNKNOWN = object()
+_HIDDEN: dict[type, Callable[[Any], Any]] = {
+    logging.Logger: lambda value: value.getEffectiveLevel(),
+    random.Random: lambda value: value.getstate(),
+    numpy.random.Generator: lambda value: value.bit_generator.state,
+    numpy.random.RandomState: lambda value: value.get_state(legacy=True),
+    contextvars.ContextVar: lambda value: value.get(None),
+    weakref.ref: lambda value: value(),
+    functools.partial: lambda value: (value.func, value.args, value.keywords),
+    types.MappingProxyType: dict,
+    bytearray: bytes,
+}
+
+
+def _hidden(value) -> tuple[Any] | None:
+    """What an object of a library holds that no attribute shows; None of all others. (_UNKNOWN,) for what cannot be seen."""
+    for kind in type(value).__mro__:
+        if kind in _HIDDEN:
+            return (_HIDDEN[kind](value),)
+    return (_UNKNOWN,) if hasattr(type(value), "__next__") else None
 
 
 def _has_attributes(value) -> bool:

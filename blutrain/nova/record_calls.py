@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from .. import config
 from ..errors import user_location
-from ..nn.module import Module
 from ..tensor import dispatch
 from ..tensor.device import Device, cpu
 from ..tensor.tensor import Tensor
@@ -59,7 +58,7 @@ class CallEvents:
             self.flush()
         grad = dispatch.tape.enabled()
         if kwargs or not all(isinstance(x, Tensor) for x in args):
-            map_tree((args, kwargs), Module, compiled.join)
+            map_tree((args, kwargs), Callable, compiled.join)
         state = compiled.key(), grad
         if compiled.opened is not None:
             return self._call_opened(compiled, module, args, kwargs)

@@ -10,6 +10,7 @@ import builtins
 import dis
 import functools
 import inspect
+import itertools
 import os
 import sys
 import types
@@ -20,11 +21,12 @@ import numpy
 
 from ..nn.module import Module
 from ..tensor.tensor import Tensor
-from .guards import MISSING, Place, can_change, guard, identities, is_ours, is_plain
+from .guards import MISSING, Place, can_change, guard, is_ours, is_plain
 
 _LIBRARIES = {"blutrain", "numpy", *sys.stdlib_module_names}
 _FOLDERS = tuple([os.path.dirname(os.path.abspath(x)) + os.sep for x in (os.path.dirname(__file__), numpy.__file__)])
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR")
 _SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 Found = dict[tuple[int, str], Place]  # id of what has the name, and the name
 
@@ -153,11 +155,11 @@ def _follow_attributes(value, attributes: tuple[str, ...], found: Found) -> list
             if hasattr(static, "__get__") and not isinstance(static, _SLOTS):  # reading it may do anything
                 return []
         if isinstance(value, Module):  # it notes itself what is read of it
-            if not isinstance(static, Module):
-                return [static] if callable(static) else []
+            if not isinstance(static, Module) and (i + 1 == len(attributes) or not _has_places(static)):
+                return callables_in(static)
             value = static
             continue
-        if not _has_places(value):
+        if not _has_places(value) and not (value is os and name == "environ"):
             return []
         place = Place(value, name)
         value, called = place.read(), _enter(place, found, passed=i + 1 < len(attributes))
@@ -174,8 +176,15 @@ def _enter(place: Place, found: Found, passed: bool = False) -> list[Any]:
         return []
     place.is_shallow = passed and _has_places(value)
     found.setdefault((id(place.owner()), place.name + "." * place.is_shallow), place)
-    modules = [m for x in identities(guard(value)) if isinstance(x, Module) for m in x.modules()]
-    return [m.forward for m in modules] + ([value] if callable(value) and not isinstance(value, (type, Module)) else [])
+    return callables_in(value)
+
+
+def callables_in(value) -> list[Any]:
+    """What code that has a value may call: it, or what it holds, down to the modules below modules."""
+    called: list[Any] = []
+    guard(value, called=called)
+    modules = [m for x in called if isinstance(x, Module) for m in x.modules()]
+    return [m.forward for m in modules] + [x for x in called if not isinstance(x, (type, Module))]
 
 
 def _is_imported(place: Place, value) -> bool:
@@ -206,21 +215,32 @@ def _reads(code: types.CodeType) -> tuple[Read, ...]:
 
 def _reads_in(code: types.CodeType, free: frozenset[str], first: str) -> Iterator[Read]:
     instructions = list(dis.get_instructions(code))
+    aliases: dict[str, list[Read]] = {}  # local variables that were set to what was read
     for i, instruction in enumerate(instructions):
         read = _read_of(instruction, free, first)
-        if read is None:
+        known = [read] if read is not None else aliases.get(_loaded(instruction), ())
+        if not known:
             continue
-        attributes = []
-        for following in instructions[i + 1 :]:
-            if following.opname not in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"):
-                break
-            attributes.append(following.argval)
-        yield read._replace(attributes=tuple(attributes))
+        chain = itertools.takewhile(lambda x: x.opname in _ATTRIBUTES, instructions[i + 1 :])
+        attributes = [x.argval for x in chain]
+        reads = [x._replace(attributes=(*x.attributes, *attributes)) for x in known]
+        yield from reads
+        end = instructions[i + 1 + len(attributes)]
+        if end.opname.startswith("STORE_FAST"):
+            aliases.setdefault(end.argval[0] if isinstance(end.argval, tuple) else end.argval, []).extend(reads)
         if read == ("global", "super", ()) and first:
             yield from (Read("first", first, (name,)) for name in code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _reads_in(constant, free, first if first in constant.co_freevars else "")
+
+
+def _loaded(instruction: dis.Instruction) -> str:
+    """The local variable that an instruction leaves on top of the stack, "" for other instructions."""
+    if "LOAD_FAST" not in instruction.opname:
+        return ""
+    name = instruction.argval  # of two names the second is on top
+    return name[-1] if isinstance(name, tuple) else name
 
 
 def _read_of(instruction: dis.Instruction, free: frozenset[str], first: str) -> Read | None:
@@ -229,7 +249,5 @@ def _read_of(instruction: dis.Instruction, free: frozenset[str], first: str) -> 
         return Read("global", name)
     if kind in ("LOAD_DEREF", "STORE_DEREF") and name in free:
         return Read("cell", name)
-    if kind == "LOAD_DEREF" or "LOAD_FAST" in kind:
-        loaded = name[-1] if isinstance(name, tuple) else name  # of two names the second is on top
-        return Read("first", first) if loaded == first != "" else None
-    return None
+    loaded = name if kind == "LOAD_DEREF" else _loaded(instruction)
+    return Read("first", first) if loaded == first != "" else None
