@@ -99,7 +99,9 @@ def _held_bytes(step: StepLaunches, launch: Launch, kind: tuple) -> int:
 
 
 def _join(step: StepLaunches, members: list[ir.Operation], *, is_late: bool, target) -> None:
-    if not is_late:
+    if is_late:
+        _put_off(step, [v for member in members[:-1] for v in member.results], members[-1])
+    else:
         _bring_forward(step, [v for member in members[1:] for v in member.operands], members[0])
     joined = join(members, members, place=members[-1 if is_late else 0])
     if target.supports(joined) is not None:
@@ -109,6 +111,20 @@ def _join(step: StepLaunches, members: list[ir.Operation], *, is_late: bool, tar
     for member in members:
         step.graph.replace(member, results[: len(member.results)])
         del results[: len(member.results)]
+
+
+def _put_off(step: StepLaunches, values: list[ir.Value], place: ir.Operation) -> None:
+    """Move views of new state that are made in front of `place` behind it."""
+    number = {op: i for i, op in enumerate(step.graph.operations())}
+    pending, found = list(values), set()
+    while pending:
+        for use in pending.pop().uses:
+            user = use.owner.operation
+            if number[user] < number[place] and user not in found:
+                found.add(user)
+                pending += user.results
+    for op in sorted(found, key=number.__getitem__, reverse=True):
+        op.move_after(place)
 
 
 def _bring_forward(step: StepLaunches, values: list[ir.Value], place: ir.Operation) -> None:

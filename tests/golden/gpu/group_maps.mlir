@@ -303,3 +303,85 @@ module {
     return %2#0, %2#1 : tensor<8xf32>, tensor<16xf32>
   }
 }
+
+// ===== new state of another shape than its update: its view goes behind what is launched late
+func.func @step(%p: tensor<1x8xf32> {nova.role = "state"}, %q: tensor<8xf32> {nova.role = "state"}, %x: tensor<8x8xf32>) -> tensor<8xf32> {
+  %v = "nova.reshape"(%p) {shape = array<i64: 8>} : (tensor<1x8xf32>) -> tensor<8xf32>
+  %n = "nova.kernel"(%v, %q) ({
+  ^bb0(%a: tensor<8xf32>, %b: tensor<8xf32>):
+    %e = tensor.empty() : tensor<8xf32>
+    %r = linalg.generic {indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>, affine_map<(i) -> (i)>], iterator_types = ["parallel"]} ins(%a, %b : tensor<8xf32>, tensor<8xf32>) outs(%e : tensor<8xf32>) {
+    ^bb0(%i: f32, %j: f32, %o: f32):
+      %d = arith.subf %i, %j : f32
+      linalg.yield %d : f32
+    } -> tensor<8xf32>
+    "nova.yield"(%r) : (tensor<8xf32>) -> ()
+  }) {aliases = array<i64: -1>, anchor = "map"} : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+  %w = "nova.reshape"(%n) {shape = array<i64: 1, 8>} : (tensor<8xf32>) -> tensor<1x8xf32>
+  %s = "nova.kernel"(%x) ({
+  ^bb0(%a: tensor<8x8xf32>):
+    %e = tensor.empty() : tensor<8xf32>
+    %z = arith.constant 0.0 : f32
+    %f = linalg.fill ins(%z : f32) outs(%e : tensor<8xf32>) -> tensor<8xf32>
+    %r = linalg.generic {indexing_maps = [affine_map<(i, j) -> (i, j)>, affine_map<(i, j) -> (i)>], iterator_types = ["parallel", "reduction"]} ins(%a : tensor<8x8xf32>) outs(%f : tensor<8xf32>) {
+    ^bb0(%i: f32, %o: f32):
+      %d = arith.addf %i, %o : f32
+      linalg.yield %d : f32
+    } -> tensor<8xf32>
+    "nova.yield"(%r) : (tensor<8xf32>) -> ()
+  }) {aliases = array<i64: -1>, anchor = "row"} : (tensor<8x8xf32>) -> tensor<8xf32>
+  %m = "nova.kernel"(%q, %s) ({
+  ^bb0(%a: tensor<8xf32>, %b: tensor<8xf32>):
+    %e = tensor.empty() : tensor<8xf32>
+    %r = linalg.generic {indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>, affine_map<(i) -> (i)>], iterator_types = ["parallel"]} ins(%a, %b : tensor<8xf32>, tensor<8xf32>) outs(%e : tensor<8xf32>) {
+    ^bb0(%i: f32, %j: f32, %o: f32):
+      %d = arith.subf %i, %j : f32
+      linalg.yield %d : f32
+    } -> tensor<8xf32>
+    "nova.yield"(%r) : (tensor<8xf32>) -> ()
+  }) {aliases = array<i64: -1>, anchor = "map"} : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+  "nova.assign"(%p, %w) : (tensor<1x8xf32>, tensor<1x8xf32>) -> ()
+  "nova.assign"(%q, %m) : (tensor<8xf32>, tensor<8xf32>) -> ()
+  return %s : tensor<8xf32>
+}
+// -----
+#map = affine_map<(d0, d1) -> (d0, d1)>
+#map1 = affine_map<(d0, d1) -> (d0)>
+#map2 = affine_map<(d0) -> (d0)>
+module {
+  func.func @step(%arg0: tensor<1x8xf32> {nova.role = "state"}, %arg1: tensor<8xf32> {nova.role = "state"}, %arg2: tensor<8x8xf32>) -> tensor<8xf32> {
+    %0 = "nova.reshape"(%arg0) {shape = array<i64: 8>} : (tensor<1x8xf32>) -> tensor<8xf32>
+    %1 = "nova.kernel"(%arg2) ({
+    ^bb0(%arg3: tensor<8x8xf32>):
+      %4 = tensor.empty() : tensor<8xf32>
+      %cst = arith.constant 0.000000e+00 : f32
+      %5 = linalg.fill ins(%cst : f32) outs(%4 : tensor<8xf32>) -> tensor<8xf32>
+      %6 = linalg.generic {indexing_maps = [#map, #map1], iterator_types = ["parallel", "reduction"]} ins(%arg3 : tensor<8x8xf32>) outs(%5 : tensor<8xf32>) {
+      ^bb0(%in: f32, %out: f32):
+        %7 = arith.addf %in, %out : f32
+        linalg.yield %7 : f32
+      } -> tensor<8xf32>
+      "nova.yield"(%6) : (tensor<8xf32>) -> ()
+    }) {aliases = array<i64: -1>, anchor = "row"} : (tensor<8x8xf32>) -> tensor<8xf32>
+    %2:2 = "nova.kernel"(%0, %arg1, %1) ({
+    ^bb0(%arg3: tensor<8xf32>, %arg4: tensor<8xf32>, %arg5: tensor<8xf32>):
+      %4 = tensor.empty() : tensor<8xf32>
+      %5 = linalg.generic {indexing_maps = [#map2, #map2, #map2], iterator_types = ["parallel"]} ins(%arg3, %arg4 : tensor<8xf32>, tensor<8xf32>) outs(%4 : tensor<8xf32>) {
+      ^bb0(%in: f32, %in_0: f32, %out: f32):
+        %8 = arith.subf %in, %in_0 : f32
+        linalg.yield %8 : f32
+      } -> tensor<8xf32>
+      %6 = tensor.empty() : tensor<8xf32>
+      %7 = linalg.generic {indexing_maps = [#map2, #map2, #map2], iterator_types = ["parallel"]} ins(%arg4, %arg5 : tensor<8xf32>, tensor<8xf32>) outs(%6 : tensor<8xf32>) {
+      ^bb0(%in: f32, %in_0: f32, %out: f32):
+        %8 = arith.subf %in, %in_0 : f32
+        linalg.yield %8 : f32
+      } -> tensor<8xf32>
+      "nova.yield"(%5, %7) : (tensor<8xf32>, tensor<8xf32>) -> ()
+    }) {aliases = array<i64: -1, -1>, anchor = "map"} : (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>) -> (tensor<8xf32>, tensor<8xf32>)
+    %3 = "nova.reshape"(%2#0) {shape = array<i64: 1, 8>} : (tensor<8xf32>) -> tensor<1x8xf32>
+    "nova.assign"(%arg0, %3) : (tensor<1x8xf32>, tensor<1x8xf32>) -> ()
+    "nova.assign"(%arg1, %2#1) : (tensor<8xf32>, tensor<8xf32>) -> ()
+    return %1 : tensor<8xf32>
+  }
+}
