@@ -38,7 +38,8 @@ class CompileRefused(RuntimeError):
 class CheckError(ValueError, RuntimeError):
     """A value that only a run can know is not allowed: a target out of range, a norm that is not finite.
 
-    Eager mode raises it at once, a compiled step after it ran, with nothing updated. text: without the user's line.
+    Eager mode raises it at once (on a GPU: before a value is read or anything is written), a compiled step after it ran,
+    with nothing updated. text: without the user's line.
     """
 
     def __init__(self, text: str, location: tuple[str, int] | None = None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from gpu import needs_gpu
 import blutrain as bt
 from blutrain.autograd import gradcheck
 from blutrain.nn import functional as F
-from blutrain.tensor import dispatch
+from blutrain.tensor import dispatch, late_checks
 from blutrain.tensor.aval import Aval
 from blutrain.tensor.ops import composite
 from blutrain.tensor.primitive import TABLE
@@ -133,9 +134,47 @@ def test_ignored_rows_and_bad_targets():
     assert math.isnan(F.cross_entropy(x.detach(), bt.tensor([-100, -100], device=GPU)).item())
     for bad in (-1, 2):
         with pytest.raises(ValueError, match=f"cross_entropy: a target is out of range\n.*\n  got: {bad}\n"):
-            F.cross_entropy(x.detach(), bt.tensor([0, bad], device=GPU))
+            F.cross_entropy(x.detach(), bt.tensor([0, bad], device=GPU)).item()
         with pytest.raises(ValueError, match=f"embedding: an id is out of range\n.*\n  got: {bad}\n"):
-            F.embedding(bt.tensor([0, bad], device=GPU), bt.zeros(2, 3, device=GPU))
+            F.embedding(bt.tensor([0, bad], device=GPU), bt.zeros(2, 3, device=GPU)).cpu()
+
+
+def read(w, optimizer, loss):
+    loss.item()
+
+
+def write(w, optimizer, loss):
+    with bt.no_grad():
+        w += 1
+
+
+def step(w, optimizer, loss):
+    loss.backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("meet", [read, write, step])
+def test_a_bad_index_is_heard_of_before_values_are_read_or_written(meet):
+    w = bt.ones(2, 3, device=GPU, requires_grad=True)
+    optimizer = bt.optim.AdamW([w], lr=0.1)
+    for bad, ids, target in (("cross_entropy", [0, 1], [0, 3]), ("embedding", [0, 2], [0, 1])):
+        line = sys._getframe().f_lineno + 1
+        loss = F.cross_entropy(F.embedding(bt.tensor(ids, device=GPU), w), bt.tensor(target, device=GPU))
+        with pytest.raises(ValueError, match=rf"{bad}: (?s:.*)test_cuda_composites.py:{line}"):
+            meet(w, optimizer, loss)
+        assert w.tolist() == [[1.0] * 3] * 2 and bt.equal(w, w)
+        optimizer.zero_grad()
+    loss = F.cross_entropy(F.embedding(bt.tensor([0, 1], device=GPU), w), bt.tensor([0, 2], device=GPU))
+    meet(w, optimizer, loss)  # nothing of the errors before is left
+
+
+def test_checks_that_nobody_asks_for_do_not_pile_up():
+    w, ids = bt.zeros(2, 3, device=GPU), bt.tensor([0, 1], device=GPU)
+    for _ in range(20):
+        F.embedding(ids, w)
+        bt.device(GPU).xp.cuda.get_current_stream().synchronize()
+    assert len(late_checks._running) <= 1
+    late_checks.settle()
 
 
 def test_gradients():

@@ -13,6 +13,7 @@ from typing import Any
 import numpy
 
 from ..errors import message
+from . import late_checks
 from .aval import plain_number
 from .device import cpu
 from .primitive import Primitive
@@ -73,7 +74,8 @@ def apply(prim: Primitive, *operands, **attrs) -> Any:
         values = _run_quietly(rule, *arrays)
     else:
         result_avals = prim.infer(*avals, **attrs)
-        values = execute(prim, device, arrays, attrs)
+        with device.activate():
+            values = prim.eager(device.xp, *arrays, **attrs)
     if prim.num_results != 1:
         results = tuple([Tensor._wrap(v, device, a) for v, a in zip(values, result_avals)])
         if needs_grad:
@@ -121,12 +123,14 @@ def _run_quietly(rule, *arrays, **attrs):
 def execute(prim: Primitive, device, arrays, attrs):
     """The eager rule of `prim` on arrays of `device`: no tensors, no tape, no shape check.
 
-    What nova's interpreter runs.
+    What nova's interpreter runs. Errors: those of the rule's checks of values, on a GPU too.
     """
     if device is cpu:
         return _run_quietly(prim.eager, numpy, *arrays, **attrs)
     with device.activate():
-        return prim.eager(device.xp, *arrays, **attrs)
+        results = prim.eager(device.xp, *arrays, **attrs)
+    late_checks.settle()
+    return results
 
 
 def is_recorded(operands) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from ..errors import GradientConsumed, message
+from . import late_checks
 from .aval import Aval, scalar_aval
 from .device import Device, cpu
 from .dtype import DType, from_numpy_dtype
@@ -140,10 +141,15 @@ class Tensor(_Methods):
         return self._array
 
     def _read(self):
-        """The array, for whoever makes of its values something that is no tensor, or has another shape."""
+        """The array, for whoever makes of its values something that is no tensor, or has another shape.
+
+        Errors: what checks found that kernels on a GPU made before.
+        """
         if dispatch.recorder is not None and self._pending is None:
             dispatch.recorder.value_read()
-        return self._buffer()
+        array = self._buffer()
+        late_checks.settle()
+        return array
 
     def _host_array(self):
         """The values as a NumPy array, read: a copy, where the tensor is on a GPU.

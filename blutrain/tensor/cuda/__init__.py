@@ -2,7 +2,7 @@
 
 Imported at the first composite that runs on a GPU. `KERNELS`: eager rules by the name of their primitive, called as
 `rule(cupy, *arrays, **attrs)`; a composite without an entry runs its NumPy rule on CuPy. Reading order: compile,
-matmul, then one family a file. May import: cupy, and of `ops` what belongs to a rule itself (names, messages,
+matmul and cublas_lt, then one family a file. May import: cupy, and of `ops` what belongs to a rule itself (names, messages,
 bounds).
 """
 

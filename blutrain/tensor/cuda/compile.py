@@ -53,6 +53,13 @@ __device__ inline float erf_(float x) { return erff(x); }
 __device__ inline double erf_(double x) { return erf(x); }
 __device__ inline float sqrt_(float x) { return sqrtf(x); }
 __device__ inline double sqrt_(double x) { return sqrt(x); }
+// 16 bytes of elements: what a thread moves at once where memory is aligned to them.
+template <class T> struct alignas(16) Pack {
+  static const int SIZE = 16 / sizeof(T);
+  T of[SIZE];
+};
+template <class T> __device__ inline bool is_aligned(const T* p) { return (u64)p % 16 == 0; }
+
 template <class C> __device__ inline C larger(C x, C y) { return x > y ? x : y; }
 template <class C> __device__ inline C smaller(C x, C y) { return x < y ? x : y; }
 
@@ -76,6 +83,22 @@ template <class C> __device__ C block_max(C x, C lowest) {
   x = threadIdx.x % 32 < blockDim.x / 32 ? parts[threadIdx.x % 32] : lowest;
   for (int d = 16; d; d >>= 1) x = larger(x, (C)__shfl_xor_sync(0xffffffffu, x, d));
   return x;
+}
+
+// y[i] = f(x[i], ...), computed in what widen gives, over a grid of any size.
+template <class F, class T, class... In> __device__ void map_elements(i64 size, F f, T* y, const In*... x) {
+  const int N = Pack<T>::SIZE;
+  i64 first = blockIdx.x * (i64)blockDim.x + threadIdx.x, step = (i64)gridDim.x * blockDim.x;
+  i64 packs = (is_aligned(y) && ... && is_aligned(x)) ? size / N : 0;
+  for (i64 i = first; i < packs; i += step) {
+    Pack<T> result;
+    auto fill = [&](const Pack<In>&... pack) {
+      for (int k = 0; k < N; k++) store(result.of + k, f(widen(pack.of[k])...));
+    };
+    fill(((const Pack<In>*)x)[i]...);
+    ((Pack<T>*)y)[i] = result;
+  }
+  for (i64 i = packs * N + first; i < size; i += step) store(y + i, f(widen(x[i])...));
 }
 """
 
@@ -113,7 +136,7 @@ def threads_for(extent: int) -> int:
     return threads
 
 
-def launch_elementwise(kernel, size: int, args) -> None:
-    """Launch a kernel that walks `size` elements in a grid-stride loop."""
+def launch_elementwise(kernel, size: int, args, each: int = 1) -> None:
+    """Launch a kernel that walks `size` elements in a grid-stride loop, a thread `each` of them at a time."""
     if size:
-        kernel((min(-(-size // 256), 1 << 14),), (256,), args)
+        kernel((min(-(-size // (256 * each)), 1 << 14),), (256,), args)

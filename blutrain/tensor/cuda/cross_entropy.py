@@ -9,31 +9,48 @@ import cupy
 import numpy
 
 from ..ops.composite.blocks import compute_type
-from ..ops.composite.check import fail
 from ..ops.composite.cross_entropy import out_of_range_message
 from .compile import function, threads_for
+from .range_check import RangeCheck
 
 BODY = r"""
 typedef compute_of<T>::type C;
-#define INFINITY_ C(1e300 * 1e300)
+#define LOWEST (sizeof(C) == 8 ? C(-1.7976931348623157e308) : C(-3.4028234663852886e38f))
 
 __device__ bool is_kept(i64 target, i64 columns, i64 ignore) {
   return target != ignore && target >= 0 && target < columns;
 }
 
+// Of the elements that a thread has seen: the largest (finite, so that -inf - largest is no NaN), the sum of
+// exp(x - largest), the sum. One pass: where a larger one comes the sum so far shrinks.
+struct Seen {
+  C largest = LOWEST, exponentials = 0, total = 0;
+  template <int N> __device__ void take(const T* x) {
+    C values[N], top = largest;
+    for (int k = 0; k < N; k++) top = larger((C)(values[k] = widen(x[k])), top);
+    exponentials *= exp_(largest - top);
+    for (int k = 0; k < N; k++) {
+      exponentials += exp_(values[k] - top);
+      total += values[k];
+    }
+    largest = top;
+  }
+};
+
 extern "C" __global__ void row_losses(
     const T* x, const I* target, C* losses, C* lse, i64 columns, i64 ignore, double smoothing) {
   i64 row = blockIdx.x, wanted = target[row];
   x += row * columns;
-  C largest = -INFINITY_, exponentials = 0, total = 0;
-  for (i64 j = threadIdx.x; j < columns; j += blockDim.x) largest = larger(largest, (C)widen(x[j]));
-  largest = block_max(largest, -INFINITY_);
-  for (i64 j = threadIdx.x; j < columns; j += blockDim.x) {
-    C value = widen(x[j]);
-    exponentials += exp_(value - largest);
-    total += value;
+  Seen seen;
+  i64 packs = is_aligned(x) ? columns / Pack<T>::SIZE : 0;
+  #pragma unroll 4
+  for (i64 i = threadIdx.x; i < packs; i += blockDim.x) {
+    Pack<T> pack = ((const Pack<T>*)x)[i];
+    seen.take<Pack<T>::SIZE>(pack.of);
   }
-  exponentials = block_sum(exponentials);
+  for (i64 j = packs * Pack<T>::SIZE + threadIdx.x; j < columns; j += blockDim.x) seen.take<1>(x + j);
+  C largest = block_max(seen.largest, LOWEST);
+  C exponentials = block_sum(seen.exponentials * exp_(seen.largest - largest)), total = seen.total;
   if (smoothing != 0) total = block_sum(total);
   if (threadIdx.x) return;
   C normalizer = log_(exponentials) + largest;
@@ -46,7 +63,7 @@ extern "C" __global__ void row_losses(
   losses[row] = loss;
 }
 
-// One block: the reduced loss (mode 1 mean, 0 sum), and the largest target out of range (the lowest i64 if none is).
+// One block: the reduced loss (mode 1 mean, 0 sum), and the largest target out of range where there is one.
 extern "C" __global__ void reduce_losses(
     const C* losses, const I* target, T* result, i64* worst, i64 rows, i64 columns, i64 ignore, int mode) {
   C total = 0;
@@ -62,7 +79,7 @@ extern "C" __global__ void reduce_losses(
   bad = block_max(bad, (i64)1 << 63);
   if (threadIdx.x) return;
   if (mode >= 0) store(result, mode ? total / C(kept) : total);
-  *worst = bad;
+  if (bad != (i64)1 << 63) *worst = bad;
 }
 
 extern "C" __global__ void count_kept(const I* target, C* count, i64 rows, i64 ignore) {
@@ -85,19 +102,25 @@ extern "C" __global__ void cross_entropy_backward(
   }
   C factor = widen(grad[row * grad_step]), normalizer = lse[row], miss = C(smoothing / (double)columns);
   if (count) factor /= *count;
-  for (i64 j = threadIdx.x; j < columns; j += blockDim.x) {
-    C value = exp_(widen(x[j]) - normalizer) - miss;
-    if (j == wanted) value -= C(1 - smoothing);
-    store(dx + j, value * factor);
+  auto gradient = [&](T x, i64 j) {
+    return (exp_(widen(x) - normalizer) - miss - (j == wanted ? C(1 - smoothing) : C(0))) * factor;
+  };
+  const int N = Pack<T>::SIZE;
+  i64 packs = is_aligned(x) && is_aligned(dx) ? columns / N : 0;
+  #pragma unroll 2
+  for (i64 i = threadIdx.x; i < packs; i += blockDim.x) {
+    Pack<T> pack = ((const Pack<T>*)x)[i];
+    for (int k = 0; k < N; k++) store(pack.of + k, gradient(pack.of[k], i * N + k));
+    ((Pack<T>*)dx)[i] = pack;
   }
+  for (i64 j = packs * N + threadIdx.x; j < columns; j += blockDim.x) store(dx + j, gradient(x[j], j));
 }
 """
 _MODES = {"mean": 1, "sum": 0, "none": -1}
-_NONE_BAD = -(1 << 63)
 
 
 def cross_entropy(xp, logits, target, *, ignore_index, label_smoothing, reduction):
-    """The eager rule of cross_entropy. Waits for the GPU: a target out of range raises here, not later."""
+    """The eager rule of cross_entropy."""
     x, target = cupy.ascontiguousarray(logits), cupy.ascontiguousarray(target)
     rows, columns = x.shape
     losses, lse = cupy.empty((2, rows), compute_type(x.dtype))
@@ -107,21 +130,19 @@ def cross_entropy(xp, logits, target, *, ignore_index, label_smoothing, reductio
         args = (x, target, losses, lse, numpy.int64(columns), ignore, numpy.float64(label_smoothing))
         function(BODY, "row_losses", **types)((rows,), (threads_for(columns),), args)
     result = cupy.empty((), x.dtype)
-    worst = cupy.empty((), numpy.int64)
+    check = RangeCheck()
     args = (
         losses,
         target,
         result,
-        worst,
+        check.pointer,
         numpy.int64(rows),
         numpy.int64(columns),
         ignore,
         numpy.int32(_MODES[reduction]),
     )
     function(BODY, "reduce_losses", **types)((1,), (1024,), args)
-    bad = int(worst)
-    if bad != _NONE_BAD:
-        fail(out_of_range_message(columns, ignore_index), bad)
+    check.launched(out_of_range_message(columns, ignore_index))
     return losses.astype(x.dtype, copy=False) if reduction == "none" else result, lse
 
 

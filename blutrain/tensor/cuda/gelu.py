@@ -25,15 +25,12 @@ __device__ C slope(C z, int approximate) {
 }
 
 extern "C" __global__ void gelu(const T* x, T* y, i64 size, int approximate) {
-  for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; i < size; i += (i64)gridDim.x * blockDim.x) {
-    C value = widen(x[i]);
-    store(y + i, (value < -BOUND ? -BOUND : value) * cdf(clamped(value), approximate));
-  }
+  auto f = [=](C x) { return (x < -BOUND ? -BOUND : x) * cdf(clamped(x), approximate); };
+  map_elements(size, f, y, x);
 }
 
 extern "C" __global__ void gelu_backward(const T* grad, const T* x, T* dx, i64 size, int approximate) {
-  for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; i < size; i += (i64)gridDim.x * blockDim.x)
-    store(dx + i, widen(grad[i]) * slope(clamped(widen(x[i])), approximate));
+  map_elements(size, [=](C g, C x) { return g * slope(clamped(x), approximate); }, dx, grad, x);
 }
 """
 
@@ -53,6 +50,6 @@ def _launch(name: str, arrays, approximate: str):
     arrays = [cupy.ascontiguousarray(a) for a in arrays]
     kernel = function(BODY, name, T=result.dtype)
     launch_elementwise(
-        kernel, result.size, (*arrays, result, numpy.int64(result.size), numpy.int32(approximate == "tanh"))
+        kernel, result.size, (*arrays, result, numpy.int64(result.size), numpy.int32(approximate == "tanh")), each=4
     )
     return result

@@ -9,6 +9,7 @@ import cupy
 import numpy
 
 from ..ops.composite.blocks import as_rows, compute_type
+from .column_sums import chunks_of, sum_partials
 from .compile import function, threads_for
 
 BODY = r"""
@@ -62,9 +63,10 @@ extern "C" __global__ void input_gradient(
   }
 }
 
-// 32 columns by 8 rows of threads; block (i, k) sums chunk k of the rows for columns 32 * i ... into partial row k.
+// 32 columns by 8 rows of threads; block (i, k) sums chunk k of the rows for columns 32 * i ... into row k of `partial`,
+// the sums of grad into as many rows behind.
 extern "C" __global__ void column_sums(
-    const T* grad, const T* x, const C* mean, const C* rstd, C* dw, C* db, i64 rows, i64 columns, i64 chunk) {
+    const T* grad, const T* x, const C* mean, const C* rstd, C* partial, i64 rows, i64 columns, i64 chunk) {
   __shared__ C parts[2][8][33];
   i64 j = blockIdx.x * 32 + threadIdx.x, stop = smaller((i64)(blockIdx.y + 1) * chunk, rows);
   C weight = 0, bias = 0;
@@ -82,16 +84,8 @@ extern "C" __global__ void column_sums(
     weight += parts[0][k][threadIdx.x];
     bias += parts[1][k][threadIdx.x];
   }
-  dw[blockIdx.y * columns + j] = weight;
-  db[blockIdx.y * columns + j] = bias;
-}
-
-extern "C" __global__ void sum_partials(const C* partial, T* result, i64 chunks, i64 columns) {
-  i64 j = blockIdx.x * (i64)blockDim.x + threadIdx.x;
-  if (j >= columns) return;
-  C total = 0;
-  for (i64 k = 0; k < chunks; k++) total += partial[k * columns + j];
-  store(result + j, total);
+  partial[blockIdx.y * columns + j] = weight;
+  partial[(gridDim.y + blockIdx.y) * columns + j] = bias;
 }
 """
 NULL = numpy.uint64(0)
@@ -138,16 +132,9 @@ def _column_sums(g, matrix, mean, rstd):
     rows, columns = matrix.shape
     if not matrix.size:
         return cupy.zeros((2, columns), matrix.dtype)
-    # About 1024 blocks, and no more than one for 32 rows: the split depends on the shape alone, so sums are the same
-    # on any GPU.
-    num_chunks = max(min(1024 // -(-columns // 32), -(-rows // 32)), 1)
-    chunk = -(-rows // num_chunks)
-    num_chunks = -(-rows // chunk)
-    dw, db = cupy.empty((2, num_chunks, columns), mean.dtype)
-    args = (g, matrix, mean, rstd, dw, db, numpy.int64(rows), numpy.int64(columns), numpy.int64(chunk))
-    function(BODY, "column_sums", T=matrix.dtype)((-(-columns // 32), num_chunks), (32, 8), args)
-    results = cupy.empty((2, columns), matrix.dtype)
-    for partial, result in zip((dw, db), results, strict=True):
-        args = (partial, result, numpy.int64(num_chunks), numpy.int64(columns))
-        function(BODY, "sum_partials", T=matrix.dtype)((-(-columns // 128),), (128,), args)
-    return results
+    blocks = -(-columns // 32)
+    num_chunks, chunk = chunks_of(rows, blocks)
+    partial = cupy.ndarray((2 * num_chunks, columns), mean.dtype)
+    args = (g, matrix, mean, rstd, partial, numpy.int64(rows), numpy.int64(columns), numpy.int64(chunk))
+    function(BODY, "column_sums", T=matrix.dtype)((blocks, num_chunks), (32, 8), args)
+    return sum_partials(partial, 2, columns, matrix.dtype)

@@ -1,4 +1,4 @@
-"""Optimizer updates over any number of parameters in one launch, by a table of pointers."""
+"""Optimizer updates over many parameters in one launch, by a table of pointers among its arguments."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from .compile import function
 # Elements a block of threads updates: large enough to hide the walk through the table, small enough to spread one
 # matrix over a GPU.
 CHUNK = 1 << 14
+# Rows of the table: the arguments of a launch have 4096 bytes.
+ROWS = 60
 
 # Each parameter has a row in `table`: pointers of old p, g and state, of new p and state, its number of elements.
 # Types: P parameter, G gradient, S0 and S1 state; C: what all of it is computed in.
 HEAD = (
-    f"#define CHUNK {CHUNK}"
+    f"#define CHUNK {CHUNK}\n#define ROWS {ROWS}"
     + r"""
 typedef compute_of<P>::type C;
 struct Row {
@@ -25,8 +27,9 @@ struct Row {
   P* new_p; S0* new_s0; S1* new_s1;
   i64 size;
 };
+struct Table { Row of[ROWS]; };
 #define EACH_ELEMENT \
-  const Row row = table[owner[blockIdx.x]]; \
+  const Row row = table.of[owner[blockIdx.x]]; \
   const i64 stop = smaller(start[blockIdx.x] + (i64)CHUNK, row.size); \
   for (i64 i = start[blockIdx.x] + threadIdx.x; i < stop; i += blockDim.x)
 """
@@ -35,7 +38,7 @@ BODY = (
     HEAD
     + r"""
 extern "C" __global__ void adamw(
-    const Row* table, const int* owner, const i64* start, double beta1, double rest1, double beta2, double rest2,
+    const Table table, const int* owner, const i64* start, double beta1, double rest1, double beta2, double rest2,
     double eps, double step, double root, double decay, double coupled) {
   EACH_ELEMENT {
     C p = widen(row.p[i]), g = (C)widen(row.g[i]) + p * C(coupled);
@@ -47,7 +50,7 @@ extern "C" __global__ void adamw(
   }
 }
 
-extern "C" __global__ void sgd(const Row* table, const int* owner, const i64* start, double lr, double weight_decay) {
+extern "C" __global__ void sgd(const Table table, const int* owner, const i64* start, double lr, double weight_decay) {
   EACH_ELEMENT {
     C p = widen(row.p[i]);
     store(row.new_p + i, p - ((C)widen(row.g[i]) + p * C(weight_decay)) * C(lr));
@@ -55,7 +58,7 @@ extern "C" __global__ void sgd(const Row* table, const int* owner, const i64* st
 }
 
 extern "C" __global__ void sgd_momentum(
-    const Row* table, const int* owner, const i64* start, double lr, double momentum, double rest, double weight_decay,
+    const Table table, const int* owner, const i64* start, double lr, double momentum, double rest, double weight_decay,
     int nesterov) {
   EACH_ELEMENT {
     C p = widen(row.p[i]), g = (C)widen(row.g[i]) + p * C(weight_decay);
@@ -90,22 +93,29 @@ def update_rule(name: str):
 
 
 def _update(name: str, rows, scalars, attrs) -> None:
-    """Launch once for every combination of element types among `rows` of (inputs, outputs)."""
+    """Launch for every combination of element types among `rows` of (inputs, outputs)."""
     rows = [row for row in rows if row[0][0].size]
     contiguous = [_contiguous(*row) for row in rows]
     groups: dict[tuple, list] = {}
     for row in contiguous:
         groups.setdefault(tuple([a.dtype for a in row[0]]), []).append(row)
     for group in groups.values():
-        _launch(name, group, scalars, attrs)
+        for first in range(0, len(group), ROWS):
+            _launch(name, group[first : first + ROWS], scalars, attrs)
     for (_, outputs), (_, written) in zip(rows, contiguous, strict=True):
-        for output, array in zip(outputs, written, strict=True):
-            if array is not output:
-                output[...] = array
+        if written is not outputs:
+            for output, array in zip(outputs, written, strict=True):
+                if array is not output:
+                    output[...] = array
 
 
 def _contiguous(inputs, outputs):
     """The same with contiguous arrays; outputs that are not get a stand-in to be copied back."""
+    for a in (*inputs, *outputs):
+        if not a.flags.c_contiguous:
+            break
+    else:
+        return inputs, outputs
     ready = tuple(cupy.ascontiguousarray(a) for a in inputs)
     return ready, tuple(a if a.flags.c_contiguous else cupy.empty(a.shape, a.dtype) for a in outputs)
 
@@ -115,17 +125,17 @@ def _launch(name: str, rows, scalars, attrs) -> None:
     types = [a.dtype for a in inputs] + [inputs[0].dtype] * (4 - len(inputs))
     kernel_name, numbers = _ARGUMENTS[name](*scalars, **attrs)
     kernel = function(BODY, kernel_name, P=types[0], G=types[1], S0=types[2], S1=types[3])
-    sizes = tuple(inputs[0].size for inputs, _ in rows)
-    owner, start = _chunks(sizes, cupy.cuda.Device().id)
-    table = cupy.asarray(numpy.array([_row(*row) for row in rows], numpy.int64))
+    sizes = tuple([inputs[0].size for inputs, _ in rows])
+    owner, start = _chunks(sizes, cupy.cuda.runtime.getDevice())
+    table = numpy.zeros((ROWS, 8), numpy.int64)
+    table[: len(rows)] = [_row(*row) for row in rows]
     kernel((owner.size,), (512,), (table, owner, start, *numbers))
 
 
 def _row(inputs, outputs) -> list[int]:
     """Eight numbers: pointers (0 for state that an update does not have) and the size."""
-    old = [a.data.ptr for a in inputs] + [0] * (4 - len(inputs))
-    new = [a.data.ptr for a in outputs] + [0] * (3 - len(outputs))
-    return [*old, *new, inputs[0].size]
+    old, new = [a.data.ptr for a in inputs], [a.data.ptr for a in outputs]
+    return [*old, *[0] * (4 - len(old)), *new, *[0] * (3 - len(new)), inputs[0].size]
 
 
 @functools.lru_cache(maxsize=64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...errors import message
-from .. import dispatch
+from .. import dispatch, late_checks
 from ..aval import Aval
 from ..primitive import NotDifferentiable, Special, define
 
@@ -54,7 +54,10 @@ def assign(dst, value):
 
 
 def check_writable(op: str, x) -> None:
-    """Errors: RuntimeError where elements of x are one in memory (expand), or belong to an array that is read-only."""
+    """Before a write. Errors: RuntimeError where elements of x are one in memory (expand), or belong to an array that is
+    read-only; what earlier checks of values on a GPU found.
+    """
+    late_checks.settle()
     if x._base is None and not x._foreign:
         return
     array = x._buffer()

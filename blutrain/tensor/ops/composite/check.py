@@ -1,7 +1,7 @@
 """check: a condition on values that has to hold before anything is updated.
 
-Eager, it raises at once. In a compiled step it is a flag that the host reads after the step, and every assign is
-predicated on all flags being zero, so that nothing is half-updated.
+Eager, it raises at once (kernels on a GPU: see late_checks.py). In a compiled step it is a flag that the host reads after
+the step, and every assign is predicated on all flags being zero, so that nothing is half-updated.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def describe(text: str, flag: int) -> str:
     return re.sub(r"\{flag([^}]*)\}", lambda found: found[1].split("|")[flag] if found[1] else str(flag), text)
 
 
-def fail(text: str, flag: int):
-    """Raise the CheckError of a check that failed, at the user's line."""
-    raise CheckError(describe(text, flag), user_location())
+def fail(text: str, flag: int, location: tuple[str, int] | None = None):
+    """Raise the CheckError of a check that failed, at the user's line (by default where the user is now)."""
+    raise CheckError(describe(text, flag), location or user_location())
 
 
 def _infer(flag, *, message):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy
 
-from ... import dispatch
+from ... import dispatch, late_checks
 from ...primitive import TABLE
 from ...tensor import Tensor
 from .update import NUM_TENSORS, run_blocks
@@ -20,6 +20,7 @@ def update_in_place(name: str, params, grads, states, scalars, **attrs) -> None:
     of the primitive. The same numbers as the primitive followed by assigns, without new memory. Errors: those of the
     primitive.
     """
+    late_checks.settle()
     prim, numbers = TABLE[name], [float(s) for s in scalars]
     rows = [(p, g, *state) for p, g, state in zip(params, grads, states, strict=True)]
     of_numbers = [dispatch.aval_of(n) for n in numbers]
