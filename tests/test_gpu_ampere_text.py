@@ -21,7 +21,7 @@ from blutrain.nova.gpu.ampere.problem import read_problem
 from blutrain.nova.gpu.ampere.schedule import Schedule
 from blutrain.nova.gpu.ampere.shared import SharedTile
 from blutrain.nova.gpu.assemble import AssembleJob, assemble, ptxas_path
-from blutrain.nova.gpu.hopper.builder import Builder
+from blutrain.nova.gpu.builder import Builder
 from blutrain.nova.target_gpu import ARCHITECTURES, gpu_facts
 
 # How fragments come from shared memory, by kind and layout (the row factor's letter, then the column factor's): in PTX,

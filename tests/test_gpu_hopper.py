@@ -23,7 +23,7 @@ from hopper_kernels import (
 from mlir import ir
 
 from blutrain.nova.gpu.assemble import AssembleJob, assemble
-from blutrain.nova.gpu.hopper.builder import Builder
+from blutrain.nova.gpu.builder import Builder
 from blutrain.nova.gpu.hopper.configure import tiles_of
 from blutrain.nova.gpu.hopper.place import locate
 from blutrain.nova.gpu.hopper.problem import read_problem

@@ -9,7 +9,7 @@ from contract_harness import KernelText, context, parse_kernel
 from mlir import ir
 
 from blutrain.nova.cpu import lower, orc
-from blutrain.nova.gpu.hopper.builder import Builder
+from blutrain.nova.gpu.builder import Builder
 from blutrain.nova.gpu.hopper.scalar import clone_region
 
 # 1 / (1 + exp(-x (a x^2 + b))), as the tanh form of GELU has it.

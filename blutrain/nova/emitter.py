@@ -104,8 +104,9 @@ class Emitter:
         step: str,
         body: Callable[[str, list[str]], Sequence[str]],
         carried: Sequence[tuple[str, str]] = (),
+        type_: str = "i64",
     ) -> list[str]:
-        """`scf.for` over i64: `body(index, carried)` returns the next carried values; `carried` is (initial, type)."""
+        """`scf.for` over a type: `body(index, carried)` returns the next carried values; `carried` is (initial, type)."""
         index = self.fresh()
         names = [self.fresh() for _ in carried]
         self._open()
@@ -113,13 +114,13 @@ class Emitter:
         lines = self._close()
         head = f"scf.for {index} = {lower} to {upper} step {step}"
         if not carried:
-            self.line(f"{head} : i64 {{")
+            self.line(f"{head} : {type_} {{")
             results: list[str] = []
         else:
             result = self.fresh()
             types = ", ".join(t for _, t in carried)
             inits = ", ".join(f"{n} = {v}" for n, (v, _) in zip(names, carried, strict=True))
-            self.line(f"{result}:{len(carried)} = {head} iter_args({inits}) -> ({types}) : i64 {{")
+            self.line(f"{result}:{len(carried)} = {head} iter_args({inits}) -> ({types}) : {type_} {{")
             lines.append("  " * (self.depth + 2) + f"scf.yield {', '.join(values)} : {types}")
             results = [f"{result}#{i}" for i in range(len(carried))]
         self.blocks[self.depth] += lines

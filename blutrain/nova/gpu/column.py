@@ -25,12 +25,12 @@ from blutrain.nova.gpu.emit import (
     Shared,
     SimtEvaluator,
     barrier,
-    module_text,
     phase_text,
 )
 from blutrain.nova.gpu.emit_block import WARP, Fold
 from blutrain.nova.gpu.emit_region import check_regions
 from blutrain.nova.gpu.emit_strip import Strip
+from blutrain.nova.gpu.function import module_text
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.map import write_all
 from blutrain.nova.gpu.row_combine import Partials, check_combined, combine_threads, emit_combine

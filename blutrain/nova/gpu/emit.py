@@ -19,6 +19,7 @@ from blutrain.nova.cpu.emit_domain import Domain
 from blutrain.nova.cpu.emit_nest import Evaluator, Point
 from blutrain.nova.emitter import Emitter, memory_dtype
 from blutrain.nova.gpu.emit_region import SimtCloner, convert
+from blutrain.nova.gpu.function import function_text
 from blutrain.nova.kernel import ITEM_BYTES, Access, Kernel
 
 THREAD, BLOCK, WORKSPACE = "%thread", "%block", "%workspace"
@@ -131,8 +132,6 @@ class Shared:
         self.out.line(f"llvm.store {value}, {address} {_align(dtype)} : {bare}, {SHARED_POINTER}")
 
     def declaration(self) -> str:
-        if not self.size:
-            return ""
         return (
             f"llvm.mlir.global internal @{self.symbol}_shared() {{addr_space = 3 : i32, alignment = 16 : i64}} : "
             f"!llvm.array<{self.size} x i8>"
@@ -160,35 +159,19 @@ def phase_text(kernel: Kernel, symbol: str, out: Emitter, block: int, shared: Sh
         else:
             attributes = " {llvm.noalias, llvm.readonly}" if is_operand else " {llvm.noalias}"
         parameters.append(f"%a{i}: {POINTER}{attributes}")
-    parameters += [f"{WORKSPACE}: {POINTER} {{llvm.noalias}}", f"%predicate: {POINTER}"]
-    lines = [
-        *([shared.declaration()] if shared is not None and shared.size else []),
-        f"llvm.func @{symbol}({', '.join(parameters)}) attributes {{gpu.kernel, nvvm.kernel, "
-        f"nvvm.reqntid = array<i32: {block}>}} {{",
-        f"  %null = llvm.mlir.zero : {POINTER}",
-        f'  %has_predicate = llvm.icmp "ne" %predicate, %null : {POINTER}',
-        "  llvm.cond_br %has_predicate, ^look, ^body",
-        "^look:",
-        f"  %flag = llvm.load %predicate : {POINTER} -> i32",
-        "  %flag_zero = llvm.mlir.constant(0 : i32) : i32",
-        '  %is_skipped = llvm.icmp "ne" %flag, %flag_zero : i32',
-        "  llvm.cond_br %is_skipped, ^done, ^body",
-        "^body:",
-        f"  %thread32 = nvvm.read.ptx.sreg.tid.x range <i32, 0, {block}> : i32",
-        "  %block32 = nvvm.read.ptx.sreg.ctaid.x range <i32, 0, 2147483647> : i32",
-        f"  {THREAD} = arith.extui %thread32 : i32 to i64",
-        f"  {BLOCK} = arith.extui %block32 : i32 to i64",
-        out.function_body(),
-        "  llvm.br ^done",
-        "^done:",
-        "  llvm.return",
-        "}",
-    ]
-    return "\n".join(lines)
-
-
-def module_text(functions: Sequence[str]) -> str:
-    return "gpu.module @kernels {\n" + "\n".join(functions) + "\n}\n"
+    parameters.append(f"{WORKSPACE}: {POINTER} {{llvm.noalias}}")
+    body = "\n".join(
+        (
+            f"  %thread32 = nvvm.read.ptx.sreg.tid.x range <i32, 0, {block}> : i32",
+            "  %block32 = nvvm.read.ptx.sreg.ctaid.x range <i32, 0, 2147483647> : i32",
+            f"  {THREAD} = arith.extui %thread32 : i32 to i64",
+            f"  {BLOCK} = arith.extui %block32 : i32 to i64",
+            out.function_body(),
+        )
+    )
+    # With gpu.kernel the lowering takes square roots from libdevice: see emit_region.
+    function = function_text(symbol, parameters, ("gpu.kernel",), block, body)
+    return function if shared is None or not shared.size else f"{shared.declaration()}\n{function}"
 
 
 def convert_scalar(out: Emitter, value: str, source: str, target: str) -> str:

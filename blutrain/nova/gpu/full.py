@@ -15,10 +15,11 @@ from blutrain.nova.cpu.emit_nest import Point
 from blutrain.nova.cpu.full import _Plan
 from blutrain.nova.emitter import Emitter
 from blutrain.nova.gpu.configure_common import predicted_us, width_for
-from blutrain.nova.gpu.emit import BLOCK, THREAD, Shared, SimtEvaluator, module_text, phase_text
+from blutrain.nova.gpu.emit import BLOCK, THREAD, Shared, SimtEvaluator, phase_text
 from blutrain.nova.gpu.emit_block import BlockReducer, Fold
 from blutrain.nova.gpu.emit_region import check_regions
 from blutrain.nova.gpu.emit_strip import Strip
+from blutrain.nova.gpu.function import module_text
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.map import choose_lane, write_all
 from blutrain.nova.gpu.row_combine import Partials, provide_scalars

@@ -19,9 +19,10 @@ from blutrain.nova.cpu.emit_nest import Point
 from blutrain.nova.emitter import Emitter
 from blutrain.nova.gpu import map_tiled
 from blutrain.nova.gpu.configure_common import operand_accesses, predicted_us, width_for
-from blutrain.nova.gpu.emit import BLOCK, THREAD, SimtEvaluator, SimtIntegers, module_text, phase_text
+from blutrain.nova.gpu.emit import BLOCK, THREAD, SimtEvaluator, SimtIntegers, phase_text
 from blutrain.nova.gpu.emit_region import check_regions
 from blutrain.nova.gpu.emit_strip import VECTOR_BYTES, Strip
+from blutrain.nova.gpu.function import module_text
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.map_group import parts_of
 from blutrain.nova.kernel import ITEM_BYTES, Gather, Generic, Kernel, Operand, Unsupported, region_flops

@@ -25,10 +25,10 @@ from blutrain.nova.gpu.emit import (
     Shared,
     SimtEvaluator,
     barrier,
-    module_text,
     phase_text,
 )
 from blutrain.nova.gpu.emit_strip import Strip, load_vector, store_vector
+from blutrain.nova.gpu.function import module_text
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.kernel import ITEM_BYTES, Access, Kernel
 from blutrain.nova.target_gpu import GpuFacts

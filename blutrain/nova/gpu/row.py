@@ -16,9 +16,10 @@ from blutrain.nova.cpu.row_plan import RowPlan, plan_rows
 from blutrain.nova.emitter import Emitter
 from blutrain.nova.gpu import full
 from blutrain.nova.gpu.configure_common import power_of_two, predicted_us, width_for
-from blutrain.nova.gpu.emit import Shared, module_text, phase_text
+from blutrain.nova.gpu.emit import Shared, phase_text
 from blutrain.nova.gpu.emit_block import WARP, Fold
 from blutrain.nova.gpu.emit_region import check_regions
+from blutrain.nova.gpu.function import module_text
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.row_ahead import ahead_bytes, copied_operands
 from blutrain.nova.gpu.row_body import RowBody

@@ -20,9 +20,9 @@ from blutrain.nova.gpu.emit import (
     WORKSPACE,
     SimtIntegers,
     convert_scalar,
-    module_text,
     phase_text,
 )
+from blutrain.nova.gpu.function import module_text
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.kernel import ITEM_BYTES, Kernel, Scan
 from blutrain.nova.target_gpu import GpuFacts

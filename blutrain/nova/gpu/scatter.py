@@ -16,10 +16,11 @@ import math
 
 from blutrain.nova.cpu.emit_domain import Domain, build_domain
 from blutrain.nova.gpu.configure_common import LAUNCH_US, operand_accesses, power_of_two, time_us
-from blutrain.nova.gpu.emit import module_text, phase_text
+from blutrain.nova.gpu.emit import phase_text
 from blutrain.nova.gpu.emit_block import WARP
 from blutrain.nova.gpu.emit_region import check_regions
 from blutrain.nova.gpu.emit_strip import VECTOR_BYTES
+from blutrain.nova.gpu.function import module_text
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.scatter_phase import table_of
 from blutrain.nova.gpu.scatter_sort import ScatterSort

@@ -11,7 +11,7 @@ from blutrain.nova.contract.combine import Combiner
 from blutrain.nova.gpu.ampere.elements import Elements, run
 from blutrain.nova.gpu.ampere.finish import EXACT, combine
 from blutrain.nova.gpu.ampere.tiles import Tiles
-from blutrain.nova.gpu.hopper.builder import SHARED, Builder, Integer
+from blutrain.nova.gpu.builder import SHARED, Builder, Integer
 from blutrain.nova.kernel import ITEM_BYTES
 
 COLUMNS, GROUPS = 32, 8

@@ -15,12 +15,11 @@ from typing import Any
 from blutrain.nova.gpu.ampere import columns
 from blutrain.nova.gpu.ampere import configure as configurator
 from blutrain.nova.gpu.ampere.finish import Finish, emit_load_sums, emit_store_sums
-from blutrain.nova.gpu.ampere.function import Functions
 from blutrain.nova.gpu.ampere.mainloop import Product, locate
 from blutrain.nova.gpu.ampere.problem import read_problem
 from blutrain.nova.gpu.ampere.schedule import Schedule
 from blutrain.nova.gpu.ampere.tiles import Tiles
-from blutrain.nova.gpu.hopper.builder import Builder
+from blutrain.nova.gpu.builder import Builder, Module
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.kernel import Kernel, Unsupported
 from blutrain.nova.target_gpu import GpuFacts
@@ -44,13 +43,13 @@ def generate(kernel: Kernel, facts: GpuFacts, config: dict[str, Any]) -> GpuKern
     """The kernel's code under a schedule. Raises `Unsupported` where `supports` gives a reason."""
     problem = read_problem(kernel)
     tiles = Tiles(problem, Schedule.from_config(config))
-    functions = Functions(kernel)
+    module = Module(kernel)
     phases: list[GpuPhase] = []
 
     def phase(part: str, blocks: int, threads: int, shared: int, emit: Callable[[Builder], None], layout="") -> None:
         symbol, out = f"{kernel.symbol}_{part}", Builder()
         emit(out)
-        functions.add(symbol, out, threads, layout)
+        module.add(symbol, out, threads, layout=layout)
         phases.append(GpuPhase(symbol, (blocks, 1, 1), threads, shared_bytes=shared))
 
     if not problem.is_empty:
@@ -64,7 +63,7 @@ def generate(kernel: Kernel, facts: GpuFacts, config: dict[str, Any]) -> GpuKern
         phase("columns", columns.blocks(tiles), columns.THREADS, shared, lambda out: columns.emit_columns(out, tiles))
     extent = problem.extent
     return GpuKernel(
-        text=functions.text(),
+        text=module.text(),
         target=facts.arch,
         phases=tuple(phases),
         workspace_bytes=tiles.workspace_bytes if phases else 0,

@@ -18,8 +18,8 @@ from blutrain.nova.contract.form import AXES, Accumulated, Apply, Constant, Cont
 from blutrain.nova.emitter import memory_dtype, zero
 from blutrain.nova.gpu.ampere.predicated import load_if
 from blutrain.nova.gpu.ampere.region import cloner
+from blutrain.nova.gpu.builder import Builder, Integer
 from blutrain.nova.gpu.emit_region import convert
-from blutrain.nova.gpu.hopper.builder import Builder, Integer
 from blutrain.nova.kernel import ITEM_BYTES, Access, Index, Operand, linear_step
 
 MAX_ACCESS_BYTES = 16

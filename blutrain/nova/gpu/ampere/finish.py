@@ -19,7 +19,7 @@ from blutrain.nova.contract.form import ColumnReduction, Store
 from blutrain.nova.gpu.ampere.elements import Elements, Run, run
 from blutrain.nova.gpu.ampere.mainloop import Block
 from blutrain.nova.gpu.ampere.tiles import VECTOR_BYTES, Tiles
-from blutrain.nova.gpu.hopper.builder import Builder, Integer
+from blutrain.nova.gpu.builder import Builder, Integer
 from blutrain.nova.kernel import ITEM_BYTES, Operand
 
 EXACT = ("fp32", "f64")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from blutrain.nova.gpu.ampere.instruction import Fragment
 from blutrain.nova.gpu.ampere.tiles import Tiles
-from blutrain.nova.gpu.hopper.builder import Builder, Integer, struct
+from blutrain.nova.gpu.builder import Builder, Integer, struct
 
 
 class Fragments:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blutrain.nova.gpu.hopper.builder import Builder, struct
+from blutrain.nova.gpu.builder import Builder, struct
 
 LANES = 32
 KEPT = -1 << 13  # of an f32's bits by TF32

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from blutrain.nova.gpu.ampere.instruction import LANES, Instruction
-from blutrain.nova.gpu.hopper.builder import Builder, Integer
+from blutrain.nova.gpu.builder import Builder, Integer
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from blutrain.nova.gpu.ampere.fragments import Fragments
 from blutrain.nova.gpu.ampere.instruction import LANES, Fragment, Multiplier
 from blutrain.nova.gpu.ampere.stage import Stager
 from blutrain.nova.gpu.ampere.tiles import Tiles
-from blutrain.nova.gpu.hopper.builder import SHARED, Builder, Integer
+from blutrain.nova.gpu.builder import SHARED, Builder, Integer
 
 
 @dataclass(frozen=True)

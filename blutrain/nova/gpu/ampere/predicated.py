@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blutrain.nova.gpu.hopper.builder import Builder, struct
+from blutrain.nova.gpu.builder import Builder, struct
 from blutrain.nova.kernel import ITEM_BYTES
 
 

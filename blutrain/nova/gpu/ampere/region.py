@@ -9,8 +9,8 @@ from __future__ import annotations
 from mlir import ir
 
 from blutrain.nova.clone import Coordinate
+from blutrain.nova.gpu.builder import Builder
 from blutrain.nova.gpu.emit_region import SimtCloner
-from blutrain.nova.gpu.hopper.builder import Builder
 
 _LOG2_E, _LN_2 = 1.4426950408889634, 0.6931471805599453
 

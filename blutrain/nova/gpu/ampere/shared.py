@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blutrain.nova.gpu.hopper.builder import Builder, Integer
+from blutrain.nova.gpu.builder import Builder, Integer
 
 CHUNK = 16  # bytes
 

@@ -16,7 +16,7 @@ from blutrain.nova.gpu.ampere.layout import interleaved
 from blutrain.nova.gpu.ampere.problem import Side, dtype_of
 from blutrain.nova.gpu.ampere.shared import CHUNK
 from blutrain.nova.gpu.ampere.tiles import Tiles
-from blutrain.nova.gpu.hopper.builder import Builder, Integer
+from blutrain.nova.gpu.builder import Builder, Integer
 
 PREFETCH = {16: "cp.async.cg.shared.global.L2::128B", 8: "cp.async.ca.shared.global", 4: "cp.async.ca.shared.global"}
 

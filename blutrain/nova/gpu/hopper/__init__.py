@@ -9,8 +9,8 @@ tiles of D[p, q], p along the rows of wgmma and q along its columns:
 
 Reading order: `problem` (what a kernel asks for), `addition` (sums that the memory makes) and `traffic` (operands of the
 epilogue), `schedule`, `configure`, `cost` and `epilogue_cost` (the decisions and their prices), `tiles` (sizes and shared
-memory), `operands` (tensor maps, copies, descriptors), `builder` (text), `machine` (barriers, wgmma), `place`, `sums`
-and `mainloop`, `pieces`, `values` and `epilogue` (from accumulators to results), `block`, `staging` and `fetch`
-(results and matrices between shared memory and TMA), `exchange` (between blocks that split k), `repack`, `split` and
-`columns` (the phases before and after), `contract` (the generator).
+memory), `operands` (tensor maps, copies, descriptors), `machine` (barriers, wgmma), `place`, `sums` and `mainloop`,
+`pieces`, `values` and `epilogue` (from accumulators to results), `column_sums` and `row_sums`, `block`, `staging` and
+`fetch` (results and matrices between shared memory and TMA), `exchange` (between blocks that split k), `repack`, `split`
+and `columns` (the phases before and after), `contract` (the generator). Its text is written by `gpu.builder`.
 """

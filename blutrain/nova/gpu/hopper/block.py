@@ -4,7 +4,7 @@ of a consumer's threads lie in it. Every access of a warp falls into different b
 
 from __future__ import annotations
 
-from blutrain.nova.gpu.hopper.builder import Builder, Integer, struct
+from blutrain.nova.gpu.builder import Builder, Integer, struct
 from blutrain.nova.gpu.hopper.machine import Thread
 from blutrain.nova.gpu.hopper.pieces import Piece, tile_of
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS, STAGE_ROW_BYTES

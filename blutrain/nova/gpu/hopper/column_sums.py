@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from blutrain.nova.contract.combine import Combiner
+from blutrain.nova.gpu.builder import Integer
 from blutrain.nova.gpu.hopper import machine
-from blutrain.nova.gpu.hopper.builder import Integer
 from blutrain.nova.gpu.hopper.place import Consumer, Place
 from blutrain.nova.gpu.hopper.tiles import WARPGROUP
 from blutrain.nova.gpu.hopper.values import Origin, Values

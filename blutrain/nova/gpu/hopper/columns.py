@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from blutrain.nova.contract.combine import Combiner
 from blutrain.nova.contract.form import ColumnReduction
-from blutrain.nova.gpu.hopper.builder import Builder, Integer
+from blutrain.nova.gpu.builder import Builder, Integer
 from blutrain.nova.gpu.hopper.tiles import Tiles
 from blutrain.nova.gpu.hopper.values import Origin, Run, Values
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from blutrain.nova.clone import check_block
 from blutrain.nova.contract.combine import Combiner
+from blutrain.nova.gpu.builder import Builder, Module
 from blutrain.nova.gpu.emit_region import check_regions
 from blutrain.nova.gpu.hopper import columns, exchange, repack, split
 from blutrain.nova.gpu.hopper import configure as configurator
-from blutrain.nova.gpu.hopper.builder import Builder, Module
 from blutrain.nova.gpu.hopper.epilogue import Epilogue
 from blutrain.nova.gpu.hopper.fetch import Fetch
 from blutrain.nova.gpu.hopper.mainloop import emit_main
@@ -56,7 +56,7 @@ def generate(kernel: Kernel, facts: GpuFacts, config: dict[str, Any]) -> GpuKern
     schedule = Schedule.from_config(config)
     tiles = configurator.tiles_of(problem, schedule, facts)
     tiles.check()
-    module = Module(len(kernel.operands) + len(kernel.results))
+    module = Module(kernel)
     phases: list[GpuPhase] = []
 
     def phase(

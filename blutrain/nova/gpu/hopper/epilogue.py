@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from blutrain.nova.contract.combine import Combiner
+from blutrain.nova.gpu.builder import Builder
 from blutrain.nova.gpu.hopper import machine
-from blutrain.nova.gpu.hopper.builder import Builder
 from blutrain.nova.gpu.hopper.column_sums import ColumnSums
 from blutrain.nova.gpu.hopper.fetch import FIRST_MAP, Fetch
 from blutrain.nova.gpu.hopper.pieces import (

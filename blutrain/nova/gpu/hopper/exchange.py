@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from blutrain.nova.contract.form import Store
+from blutrain.nova.gpu.builder import Builder, Integer, struct
 from blutrain.nova.gpu.hopper import machine
-from blutrain.nova.gpu.hopper.builder import Builder, Integer, struct
 from blutrain.nova.gpu.hopper.epilogue import Epilogue
 from blutrain.nova.gpu.hopper.fetch import FIRST_MAP
 from blutrain.nova.gpu.hopper.machine import Ring, Thread

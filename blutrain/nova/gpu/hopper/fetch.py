@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from blutrain.nova.gpu.builder import Builder, Integer
 from blutrain.nova.gpu.hopper.block import Block
-from blutrain.nova.gpu.hopper.builder import Builder, Integer
 from blutrain.nova.gpu.hopper.machine import Ring, Thread
 from blutrain.nova.gpu.hopper.pieces import TRANSPOSED_ROWS, WARPS, Piece, Tile, fetched_loads, num_chunks, tile_of
 from blutrain.nova.gpu.hopper.place import Place

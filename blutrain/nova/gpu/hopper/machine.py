@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from blutrain.nova.gpu.hopper.builder import Builder, Integer, struct
+from blutrain.nova.gpu.builder import Builder, Integer, struct
 from blutrain.nova.gpu.hopper.tiles import BARRIER_BYTES
 
 K_STEP_BYTES = 32  # k of one wgmma, in bytes of a row

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from blutrain.nova.gpu.builder import Builder, Integer
 from blutrain.nova.gpu.hopper import machine
-from blutrain.nova.gpu.hopper.builder import Builder, Integer
 from blutrain.nova.gpu.hopper.machine import Ring, Thread
 from blutrain.nova.gpu.hopper.operands import copies, emit_copies
 from blutrain.nova.gpu.hopper.place import Consumer, Place, locate, rank_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from blutrain.nova.gpu.hopper.builder import Builder, Integer, struct
+from blutrain.nova.gpu.builder import Builder, Integer, struct
 from blutrain.nova.gpu.hopper.machine import K_STEP_BYTES, Thread
 from blutrain.nova.gpu.hopper.problem import Side
 from blutrain.nova.gpu.hopper.schedule import STAGE_ROW_BYTES

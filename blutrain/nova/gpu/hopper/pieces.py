@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from blutrain.nova.contract.form import Store
-from blutrain.nova.gpu.hopper.builder import Builder, Integer
+from blutrain.nova.gpu.builder import Builder, Integer
 from blutrain.nova.gpu.hopper.operands import fragment_row
 from blutrain.nova.gpu.hopper.place import Consumer
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS, STAGE_ROW_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blutrain.nova.gpu.hopper.builder import Builder, Integer
+from blutrain.nova.gpu.builder import Builder, Integer
 from blutrain.nova.gpu.hopper.machine import Thread
 from blutrain.nova.gpu.hopper.tiles import Tiles
 

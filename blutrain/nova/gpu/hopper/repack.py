@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from blutrain.nova.gpu.hopper.builder import Builder, Integer
+from blutrain.nova.gpu.builder import Builder, Integer
 from blutrain.nova.gpu.hopper.problem import Side
 from blutrain.nova.gpu.hopper.tiles import Tiles
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from blutrain.nova.contract.combine import Combiner
-from blutrain.nova.gpu.hopper.builder import Integer
+from blutrain.nova.gpu.builder import Integer
 from blutrain.nova.gpu.hopper.values import Origin, Run, Values
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TypeGuard
 from mlir import ir
 
 from blutrain.nova.clone import _LIBM, Coordinate, _Cloner
+from blutrain.nova.gpu.builder import Builder
 from blutrain.nova.gpu.emit_region import SimtCloner
-from blutrain.nova.gpu.hopper.builder import Builder
 
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blutrain.nova.gpu.hopper.builder import Builder, Integer
+from blutrain.nova.gpu.builder import Builder, Integer
 from blutrain.nova.gpu.hopper.epilogue import Epilogue
 from blutrain.nova.gpu.hopper.machine import Thread
 from blutrain.nova.gpu.hopper.pieces import Piece, num_chunks, pieces, thread_origin

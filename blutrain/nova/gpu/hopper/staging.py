@@ -7,9 +7,9 @@ has written them, and waits for no other.
 from __future__ import annotations
 
 from blutrain.nova.contract.form import Store
+from blutrain.nova.gpu.builder import SHARED, Builder, Integer
 from blutrain.nova.gpu.hopper import machine
 from blutrain.nova.gpu.hopper.block import Block
-from blutrain.nova.gpu.hopper.builder import SHARED, Builder, Integer
 from blutrain.nova.gpu.hopper.pieces import Piece, num_chunks, sends_by_warps, sent_rows, tile_of
 from blutrain.nova.gpu.hopper.place import Consumer, Place
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from blutrain.nova.gpu.builder import Builder, Integer
 from blutrain.nova.gpu.hopper import machine
-from blutrain.nova.gpu.hopper.builder import Builder, Integer
 from blutrain.nova.gpu.hopper.machine import WGMMAS_PER_STEP, Ring, Wgmma
 from blutrain.nova.gpu.hopper.operands import Descriptor, Fragments, descriptor
 from blutrain.nova.gpu.hopper.place import Consumer

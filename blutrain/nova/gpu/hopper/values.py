@@ -16,7 +16,7 @@ from mlir import ir
 from blutrain.nova.clone import Coordinate, clone_op
 from blutrain.nova.contract.form import Accumulated, Apply, Constant, Contract, Expression, Load
 from blutrain.nova.emitter import memory_dtype, zero
-from blutrain.nova.gpu.hopper.builder import LARGEST_I32, Builder, Integer
+from blutrain.nova.gpu.builder import LARGEST_I32, Builder, Integer
 from blutrain.nova.gpu.hopper.scalar import clone_region
 from blutrain.nova.kernel import ITEM_BYTES, Access, Index, Operand, linear_step
 
