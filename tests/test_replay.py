@@ -63,16 +63,18 @@ def test_a_thousand_learning_rates_are_one_program():
     assert programs(model) == 1 and nova.recorder().replayed_steps >= 999
 
 
-@pytest.mark.parametrize("change", ["betas", "eps", "weight_decay", "max_norm", "loss_scale"])
+@pytest.mark.parametrize("change", ["betas", "eps", "weight_decay", "max_norm", "loss_scale", "tokens"])
 def test_numbers_are_read_at_each_step(change):
     model, optimizer = make(True)
     for i, (x, y) in enumerate(batches(6)):
         number = 0.9 - 0.01 * i
         loss = model(x, y) * (number if change == "loss_scale" else 1.0)
+        if change == "tokens":
+            loss = (loss * i + 1 - i) / (7 + i)
         loss.backward()
         if change == "max_norm":
             nn.utils.clip_grad_norm_(model.parameters(), number)
-        elif change != "loss_scale":
+        elif change not in ("loss_scale", "tokens"):
             optimizer.param_groups[0][change] = (number, 0.99) if change == "betas" else number
         optimizer.step()
         optimizer.zero_grad()

@@ -30,6 +30,8 @@ from .slots import GradSlots
 from .steps import FunctionCall, Leaf, RuntimeInt, Step, Writes, map_tree, memory
 from .trace import Location, freeze
 
+_ARITHMETIC = frozenset(("add", "sub", "mul", "div"))  # a whole number means the same as a float beside floats: `loss / tokens`
+_EXACT = 1 << 53
 MAX_EVENTS = 1000  # a loop that neither reads nor steps must not pile up pending events for ever
 
 
@@ -74,6 +76,8 @@ class Recorder(CallEvents, GradientEvents, UpdateEvents):
             self.flush()
             return dispatch.apply(prim, *operands, **attrs)
         log.fresh = {}
+        if prim.name in _ARITHMETIC and any(x._aval.dtype.is_floating for x in tensors):
+            operands = tuple([float(x) if type(x) is int and abs(x) < _EXACT else x for x in operands])
         is_scalar = [_is_runtime_scalar(x, prim) for x in operands]
         scalars = [plain_number(x) for x, s in zip(operands, is_scalar) if s]
         refs = tuple(

@@ -58,7 +58,7 @@ class CallEvents:
             self.flush()
         grad = dispatch.tape.enabled()
         if kwargs or not all(isinstance(x, Tensor) for x in args):
-            map_tree((args, kwargs), Callable, compiled.join)
+            map_tree((args, kwargs), (Callable,), compiled.join)
         state = compiled.key(), grad
         if compiled.opened is not None:
             return self._call_opened(compiled, module, args, kwargs)
