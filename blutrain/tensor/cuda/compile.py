@@ -85,10 +85,25 @@ template <class C> __device__ C block_max(C x, C lowest) {
   return x;
 }
 
-// y[i] = f(x[i], ...), computed in what widen gives, over a grid of any size.
-template <class F, class T, class... In> __device__ void map_elements(i64 size, F f, T* y, const In*... x) {
+// f(x[i], ...) for those of `size` elements that fall to a thread, of which this is number `first` of `step`.
+template <class F, class T, class... In>
+__device__ void each_element(i64 size, i64 first, i64 step, F f, const T* x, const In*... more) {
   const int N = Pack<T>::SIZE;
-  i64 first = blockIdx.x * (i64)blockDim.x + threadIdx.x, step = (i64)gridDim.x * blockDim.x;
+  i64 packs = is_aligned(x) && (is_aligned(more) && ... && true) ? size / N : 0;
+  #pragma unroll 4
+  for (i64 i = first; i < packs; i += step) {
+    auto take = [&](const Pack<T>& pack, const Pack<In>&... others) {
+      for (int k = 0; k < N; k++) f(widen(pack.of[k]), widen(others.of[k])...);
+    };
+    take(((const Pack<T>*)x)[i], ((const Pack<In>*)more)[i]...);
+  }
+  for (i64 i = packs * N + first; i < size; i += step) f(widen(x[i]), widen(more[i])...);
+}
+
+// y[i] = f(x[i], ...) for them.
+template <class F, class T, class... In>
+__device__ void map_elements(i64 size, i64 first, i64 step, F f, T* y, const In*... x) {
+  const int N = Pack<T>::SIZE;
   i64 packs = (is_aligned(y) && ... && is_aligned(x)) ? size / N : 0;
   for (i64 i = first; i < packs; i += step) {
     Pack<T> result;
@@ -100,6 +115,8 @@ template <class F, class T, class... In> __device__ void map_elements(i64 size, 
   }
   for (i64 i = packs * N + first; i < size; i += step) store(y + i, f(widen(x[i])...));
 }
+#define OF_GRID blockIdx.x * (i64)blockDim.x + threadIdx.x, (i64)gridDim.x * blockDim.x
+#define OF_BLOCK threadIdx.x, blockDim.x
 """
 
 

@@ -26,11 +26,11 @@ __device__ C slope(C z, int approximate) {
 
 extern "C" __global__ void gelu(const T* x, T* y, i64 size, int approximate) {
   auto f = [=](C x) { return (x < -BOUND ? -BOUND : x) * cdf(clamped(x), approximate); };
-  map_elements(size, f, y, x);
+  map_elements(size, OF_GRID, f, y, x);
 }
 
 extern "C" __global__ void gelu_backward(const T* grad, const T* x, T* dx, i64 size, int approximate) {
-  map_elements(size, [=](C g, C x) { return g * slope(clamped(x), approximate); }, dx, grad, x);
+  map_elements(size, OF_GRID, [=](C g, C x) { return g * slope(clamped(x), approximate); }, dx, grad, x);
 }
 """
 

@@ -5,10 +5,12 @@ sums down the columns in two steps of fixed order, without atomics.
 
 from __future__ import annotations
 
+import math
+
 import cupy
 import numpy
 
-from ..ops.composite.blocks import as_rows, compute_type
+from ..ops.composite.blocks import compute_type
 from .column_sums import chunks_of, sum_partials
 from .compile import function, threads_for
 
@@ -21,13 +23,14 @@ extern "C" __global__ void layer_norm(
   x += row * columns;
   y += row * columns;
   C inverse = C(1) / C(columns), first = 0, rest = 0, squares = 0;
-  for (i64 j = threadIdx.x; j < columns; j += blockDim.x) first += widen(x[j]) * inverse;
+  each_element(columns, OF_BLOCK, [&](C x) { first += x * inverse; }, x);
   first = block_sum(first);
-  for (i64 j = threadIdx.x; j < columns; j += blockDim.x) {
-    C centred = widen(x[j]) - first;
+  auto spread = [&](C x) {
+    C centred = x - first;
     rest += centred;
     squares += centred * centred;
-  }
+  };
+  each_element(columns, OF_BLOCK, spread, x);
   rest = block_sum(rest) * inverse;
   C variance = block_sum(squares) * inverse - smaller(rest * rest, C(1e38));
   C scale = C(1) / sqrt_((variance < 0 ? C(0) : variance) + C(eps));
@@ -35,12 +38,10 @@ extern "C" __global__ void layer_norm(
     mean[row] = first + rest;
     rstd[row] = scale;
   }
-  for (i64 j = threadIdx.x; j < columns; j += blockDim.x) {
-    C value = (widen(x[j]) - first - rest) * scale;
-    if (w) value *= widen(w[j]);
-    if (b) value += widen(b[j]);
-    store(y + j, value);
-  }
+  auto normal = [=](C x) { return (x - first - rest) * scale; };
+  if (w && b) map_elements(columns, OF_BLOCK, [=](C x, C w, C b) { return normal(x) * w + b; }, y, x, w, b);
+  else if (w) map_elements(columns, OF_BLOCK, [=](C x, C w) { return normal(x) * w; }, y, x, w);
+  else map_elements(columns, OF_BLOCK, normal, y, x);
 }
 
 extern "C" __global__ void input_gradient(
@@ -50,17 +51,17 @@ extern "C" __global__ void input_gradient(
   x += row * columns;
   dx += row * columns;
   C shift = mean[row], scale = rstd[row], total = 0, correlation = 0;
-  for (i64 j = threadIdx.x; j < columns; j += blockDim.x) {
-    C g = widen(grad[j]) * (w ? widen(w[j]) : C(1));
-    total += g;
-    correlation += g * ((widen(x[j]) - shift) * scale);
-  }
+  auto add = [&](C g, C x, C w) {
+    total += g * w;
+    correlation += g * w * ((x - shift) * scale);
+  };
+  if (w) each_element(columns, OF_BLOCK, add, grad, x, w);
+  else each_element(columns, OF_BLOCK, [&](C g, C x) { add(g, x, C(1)); }, grad, x);
   total = block_sum(total) / C(columns);
   correlation = block_sum(correlation) / C(columns);
-  for (i64 j = threadIdx.x; j < columns; j += blockDim.x) {
-    C g = widen(grad[j]) * (w ? widen(w[j]) : C(1));
-    store(dx + j, (g - (widen(x[j]) - shift) * scale * correlation - total) * scale);
-  }
+  auto f = [=](C g, C x, C w) { return (g * w - (x - shift) * scale * correlation - total) * scale; };
+  if (w) map_elements(columns, OF_BLOCK, f, dx, grad, x, w);
+  else map_elements(columns, OF_BLOCK, [=](C g, C x) { return f(g, x, C(1)); }, dx, grad, x);
 }
 
 // 32 columns by 8 rows of threads; block (i, k) sums chunk k of the rows for columns 32 * i ... into row k of `partial`,
@@ -93,16 +94,21 @@ NULL = numpy.uint64(0)
 
 def layer_norm(xp, x, w=None, b=None, *, num_dims, eps):
     """The eager rule of layer_norm."""
-    matrix = as_rows(cupy, x, num_dims)
-    rows, columns = matrix.shape
-    y = cupy.empty(matrix.shape, x.dtype)
-    mean, rstd = cupy.empty((2, rows), compute_type(x.dtype))
-    if matrix.size:
+    x = cupy.ascontiguousarray(x)
+    rows, columns = _extents(x.shape, num_dims)
+    shape, compute = (*x.shape[: x.ndim - num_dims], *(1,) * num_dims), compute_type(x.dtype)
+    y, mean, rstd = cupy.ndarray(x.shape, x.dtype), cupy.ndarray(shape, compute), cupy.ndarray(shape, compute)
+    if x.size:
         kernel = function(BODY, "layer_norm", T=x.dtype)
-        args = (matrix, _pointer(w), _pointer(b), y, mean, rstd, numpy.int64(columns), numpy.float64(eps))
-        kernel((rows,), (threads_for(columns),), args)
-    shape = (*x.shape[: x.ndim - num_dims], *(1,) * num_dims)
-    return y.reshape(x.shape), mean.reshape(shape), rstd.reshape(shape)
+        args = (x, _pointer(w), _pointer(b), y, mean, rstd, numpy.int64(columns), numpy.float64(eps))
+        kernel((rows,), (threads_for(columns // 4),), args)
+    return y, mean, rstd
+
+
+def _extents(shape: tuple[int, ...], num_dims: int) -> tuple[int, int]:
+    """(rows, columns) of an array whose last `num_dims` dimensions are the columns."""
+    split = len(shape) - num_dims
+    return math.prod(shape[:split]), math.prod(shape[split:])
 
 
 def _pointer(array):
@@ -111,30 +117,28 @@ def _pointer(array):
 
 def layer_norm_backward(xp, grad, x, mean, rstd, w=None, *, num_dims, needs):
     """The eager rule of layer_norm_backward."""
-    g, matrix = as_rows(cupy, grad, num_dims), as_rows(cupy, x, num_dims)
-    mean, rstd = cupy.ascontiguousarray(mean), cupy.ascontiguousarray(rstd)
+    grad, x, mean, rstd = [cupy.ascontiguousarray(a) for a in (grad, x, mean, rstd)]
+    rows, columns = _extents(x.shape, num_dims)
     results = []
     if needs[0]:
-        dx = cupy.empty(matrix.shape, x.dtype)
-        if dx.size:
-            args = (g, matrix, mean, rstd, _pointer(w), dx, numpy.int64(matrix.shape[1]))
-            function(BODY, "input_gradient", T=x.dtype)((matrix.shape[0],), (threads_for(matrix.shape[1]),), args)
-        results.append(dx.reshape(x.shape))
+        dx = cupy.ndarray(x.shape, x.dtype)
+        if x.size:
+            args = (grad, x, mean, rstd, _pointer(w), dx, numpy.int64(columns))
+            function(BODY, "input_gradient", T=x.dtype)((rows,), (threads_for(columns // 4),), args)
+        results.append(dx)
     if needs[1] or needs[2]:
-        sums = _column_sums(g, matrix, mean, rstd)
-        shape = x.shape[x.ndim - num_dims :]
-        results += [total.reshape(shape) for total, need in zip(sums, needs[1:], strict=True) if need]
+        sums = _column_sums(grad, x, mean, rstd, rows, columns).reshape(2, *x.shape[x.ndim - num_dims :])
+        results += [sums[i] for i in (0, 1) if needs[1 + i]]
     return tuple(results)
 
 
-def _column_sums(g, matrix, mean, rstd):
-    """(sum of g * normal, sum of g) over the rows."""
-    rows, columns = matrix.shape
-    if not matrix.size:
-        return cupy.zeros((2, columns), matrix.dtype)
+def _column_sums(grad, x, mean, rstd, rows: int, columns: int):
+    """(sum of grad * normal, sum of grad) over the rows."""
+    if not x.size:
+        return cupy.zeros((2, columns), x.dtype)
     blocks = -(-columns // 32)
     num_chunks, chunk = chunks_of(rows, blocks)
     partial = cupy.ndarray((2 * num_chunks, columns), mean.dtype)
-    args = (g, matrix, mean, rstd, partial, numpy.int64(rows), numpy.int64(columns), numpy.int64(chunk))
-    function(BODY, "column_sums", T=matrix.dtype)((blocks, num_chunks), (32, 8), args)
-    return sum_partials(partial, 2, columns, matrix.dtype)
+    args = (grad, x, mean, rstd, partial, numpy.int64(rows), numpy.int64(columns), numpy.int64(chunk))
+    function(BODY, "column_sums", T=x.dtype)((blocks, num_chunks), (32, 8), args)
+    return sum_partials(partial, 2, columns, x.dtype)

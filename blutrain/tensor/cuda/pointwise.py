@@ -11,7 +11,7 @@ from .compile import function, launch_elementwise
 OPERATORS = {"add": "+", "subtract": "-", "multiply": "*"}
 BODY = "typedef compute_of<T>::type C;\n" + "".join(
     f'extern "C" __global__ void {name}(const T* x, const T* y, T* z, i64 size) '
-    f"{{ map_elements(size, [](C a, C b) {{ return a {sign} b; }}, z, x, y); }}\n"
+    f"{{ map_elements(size, OF_GRID, [](C a, C b) {{ return a {sign} b; }}, z, x, y); }}\n"
     for name, sign in OPERATORS.items()
 )
 _FLOATS = frozenset(d.numpy for d in (float16, bfloat16, float32, float64))
