@@ -28,10 +28,41 @@ struct Row {
   i64 size;
 };
 struct Table { Row of[ROWS]; };
-#define EACH_ELEMENT \
-  const Row row = table.of[owner[blockIdx.x]]; \
-  const i64 stop = smaller(start[blockIdx.x] + (i64)CHUNK, row.size); \
-  for (i64 i = start[blockIdx.x] + threadIdx.x; i < stop; i += blockDim.x)
+template <class T> struct alignas(4 * sizeof(T)) Four { T of[4]; };
+
+// f(p, g, s0, s1) changes numbers for each element; state that the update does not have is 0 and not written.
+template <class F> __device__ void each_element_of(const Row& row, i64 first, F f) {
+  i64 stop = smaller(first + (i64)CHUNK, row.size);
+  u64 addresses = (u64)row.p | (u64)row.g | (u64)row.s0 | (u64)row.s1 | (u64)row.new_p | (u64)row.new_s0 | (u64)row.new_s1;
+  i64 fours = addresses % sizeof(Four<double>) == 0 ? (stop - first) / 4 : 0;
+  for (i64 k = threadIdx.x; k < fours; k += blockDim.x) {
+    i64 i = first / 4 + k;
+    Four<P> p = ((const Four<P>*)row.p)[i];
+    Four<G> g = ((const Four<G>*)row.g)[i];
+    Four<S0> s0 = {};
+    Four<S1> s1 = {};
+    if (row.s0) s0 = ((const Four<S0>*)row.s0)[i];
+    if (row.s1) s1 = ((const Four<S1>*)row.s1)[i];
+    for (int e = 0; e < 4; e++) {
+      C parameter = widen(p.of[e]), first_state = widen(s0.of[e]), second_state = widen(s1.of[e]);
+      f(parameter, (C)widen(g.of[e]), first_state, second_state);
+      store(p.of + e, parameter);
+      store(s0.of + e, first_state);
+      store(s1.of + e, second_state);
+    }
+    ((Four<P>*)row.new_p)[i] = p;
+    if (row.s0) ((Four<S0>*)row.new_s0)[i] = s0;
+    if (row.s1) ((Four<S1>*)row.new_s1)[i] = s1;
+  }
+  for (i64 i = first + 4 * fours + threadIdx.x; i < stop; i += blockDim.x) {
+    C parameter = widen(row.p[i]), first_state = row.s0 ? (C)widen(row.s0[i]) : C(0);
+    C second_state = row.s1 ? (C)widen(row.s1[i]) : C(0);
+    f(parameter, (C)widen(row.g[i]), first_state, second_state);
+    store(row.new_p + i, parameter);
+    if (row.s0) store(row.new_s0 + i, first_state);
+    if (row.s1) store(row.new_s1 + i, second_state);
+  }
+}
 """
 )
 BODY = (
@@ -40,32 +71,28 @@ BODY = (
 extern "C" __global__ void adamw(
     const Table table, const int* owner, const i64* start, double beta1, double rest1, double beta2, double rest2,
     double eps, double step, double root, double decay, double coupled) {
-  EACH_ELEMENT {
-    C p = widen(row.p[i]), g = (C)widen(row.g[i]) + p * C(coupled);
-    C m = (C)widen(row.s0[i]) * C(beta1) + g * C(rest1);
-    C v = (C)widen(row.s1[i]) * C(beta2) + g * g * C(rest2);
-    store(row.new_s0 + i, m);
-    store(row.new_s1 + i, v);
-    store(row.new_p + i, p * C(decay) - m / (sqrt_(v) * C(root) + C(eps)) * C(step));
-  }
+  each_element_of(table.of[owner[blockIdx.x]], start[blockIdx.x], [=](C& p, C g, C& m, C& v) {
+    g += p * C(coupled);
+    m = m * C(beta1) + g * C(rest1);
+    v = v * C(beta2) + g * g * C(rest2);
+    p = p * C(decay) - m / (sqrt_(v) * C(root) + C(eps)) * C(step);
+  });
 }
 
 extern "C" __global__ void sgd(const Table table, const int* owner, const i64* start, double lr, double weight_decay) {
-  EACH_ELEMENT {
-    C p = widen(row.p[i]);
-    store(row.new_p + i, p - ((C)widen(row.g[i]) + p * C(weight_decay)) * C(lr));
-  }
+  each_element_of(table.of[owner[blockIdx.x]], start[blockIdx.x], [=](C& p, C g, C&, C&) {
+    p -= (g + p * C(weight_decay)) * C(lr);
+  });
 }
 
 extern "C" __global__ void sgd_momentum(
     const Table table, const int* owner, const i64* start, double lr, double momentum, double rest, double weight_decay,
     int nesterov) {
-  EACH_ELEMENT {
-    C p = widen(row.p[i]), g = (C)widen(row.g[i]) + p * C(weight_decay);
-    C velocity = (C)widen(row.s0[i]) * C(momentum) + g * C(rest);
-    store(row.new_s0 + i, velocity);
-    store(row.new_p + i, p - (nesterov ? g + velocity * C(momentum) : velocity) * C(lr));
-  }
+  each_element_of(table.of[owner[blockIdx.x]], start[blockIdx.x], [=](C& p, C g, C& velocity, C&) {
+    g += p * C(weight_decay);
+    velocity = velocity * C(momentum) + g * C(rest);
+    p -= (nesterov ? g + velocity * C(momentum) : velocity) * C(lr);
+  });
 }
 """
 )
