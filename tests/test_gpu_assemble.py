@@ -284,7 +284,7 @@ def test_a_failed_call_is_named():
 
 PROPERTIES = {
     "name": "NVIDIA H200", "capability": (9, 0), "sms": 132, "shared_bytes_per_sm": 233472,
-    "shared_bytes_per_block": 232448, "registers_per_sm": 65536, "threads_per_sm": 2048, "blocks_per_sm": 32,
+    "shared_bytes_per_block": 232448, "registers_per_sm": 65536, "threads_per_sm": 2048,
     "l2_bytes": 62914560, "clock_ghz": 1.98, "mem_gb_s": 4917.0,
     "max_clusters": ((2, 66), (3, 39), (4, 30), (5, 22), (6, 17), (7, 15)),
 }  # fmt: skip

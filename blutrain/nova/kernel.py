@@ -1,9 +1,8 @@
 """What a kernel is, for the generators: a `nova.kernel` op in plain Python, and the generated code that comes back.
 
-`read_kernel(op)` turns the op (see "The kernel contract" in DESIGN.md) into a `Kernel`: its operands and results,
-and its body ops in order, each `Generic`, `Gather`, `ScatterAdd` or `Scan`. Tensors are row-major and static, so an
-access is one stride per loop dimension plus an offset, in elements. `GeneratedKernel` is the answer of every
-generator.
+`read_kernel(op)` turns the op into a `Kernel`: its operands and results, and its body ops in order, each `Generic`,
+`Gather`, `ScatterAdd` or `Scan`. Tensors are row-major and static, so an access is one stride per loop dimension plus an
+offset, in elements. `GeneratedKernel` is the answer of every generator for a CPU, `gpu.kernel.GpuKernel` for a GPU.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,15 @@ ALIGNMENT_BYTES = 64
 
 class Unsupported(Exception):
     """A kernel that a generator does not take; the message is the reason that `supports` returns."""
+
+
+def refusal(read: Callable[[Kernel], object], kernel: Kernel) -> str | None:
+    """Why `read` does not take a kernel: the message of the `Unsupported` that it raises, None where it raises none."""
+    try:
+        read(kernel)
+    except Unsupported as reason:
+        return str(reason)
+    return None
 
 
 @dataclass(frozen=True)

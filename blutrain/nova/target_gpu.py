@@ -33,7 +33,6 @@ class GpuFacts:
     shared_bytes_per_block: int
     registers_per_sm: int
     threads_per_sm: int
-    blocks_per_sm: int
     l2_bytes: int
     mem_gb_s: float
     f32_tflops: float
@@ -41,7 +40,6 @@ class GpuFacts:
     bf16_tflops: float
     clock_ghz: float
     max_clusters: tuple[tuple[int, int], ...] = ()
-    warp_size: int = 32
     max_registers_per_thread: int = 255
     max_threads_per_block: int = 1024
 
@@ -86,21 +84,20 @@ class GpuFacts:
 _KIB, _MIB = 1 << 10, 1 << 20
 _TABLE = {
     # [A100] 80 GB SXM: 2039 GB/s, 19.5 / 156 / 312 TFLOP/s, boost 1.41 GHz; [CC] 164 KiB shared, 163 a block.
-    "sm_80": GpuFacts("NVIDIA A100-SXM4-80GB", "sm_80", 108, 164 * _KIB, 163 * _KIB, 65536, 2048, 32, 40 * _MIB,
+    "sm_80": GpuFacts("NVIDIA A100-SXM4-80GB", "sm_80", 108, 164 * _KIB, 163 * _KIB, 65536, 2048, 40 * _MIB,
                       2039.0, 19.5, 156.0, 312.0, 1.41),
     # [GA102] RTX 3090: 936 GB/s, 35.6 / 35.6 / 71 TFLOP/s, boost 1.695 GHz; [CC] 100 KiB shared, 99 a block.
-    "sm_86": GpuFacts("NVIDIA GeForce RTX 3090", "sm_86", 82, 100 * _KIB, 99 * _KIB, 65536, 1536, 16, 6 * _MIB,
+    "sm_86": GpuFacts("NVIDIA GeForce RTX 3090", "sm_86", 82, 100 * _KIB, 99 * _KIB, 65536, 1536, 6 * _MIB,
                       936.0, 35.6, 35.6, 71.0, 1.695),
     # [AD102] RTX 4090: 1008 GB/s, 82.6 / 82.6 / 165.2 TFLOP/s, boost 2.52 GHz; [CC] 100 KiB shared, 99 a block.
-    "sm_89": GpuFacts("NVIDIA GeForce RTX 4090", "sm_89", 128, 100 * _KIB, 99 * _KIB, 65536, 1536, 24, 72 * _MIB,
+    "sm_89": GpuFacts("NVIDIA GeForce RTX 4090", "sm_89", 128, 100 * _KIB, 99 * _KIB, 65536, 1536, 72 * _MIB,
                       1008.0, 82.6, 82.6, 165.2, 2.52),
     # [H200] SXM: 4800 GB/s, 66.9 / 494.7 / 989.4 TFLOP/s; [dev] 132 SMs, 60 MB of L2, 1.98 GHz, clusters;
     # [CC] 228 KiB shared, 227 a block.
-    "sm_90a": GpuFacts("NVIDIA H200", "sm_90a", 132, 228 * _KIB, 227 * _KIB, 65536, 2048, 32, 60 * _MIB,
+    "sm_90a": GpuFacts("NVIDIA H200", "sm_90a", 132, 228 * _KIB, 227 * _KIB, 65536, 2048, 60 * _MIB,
                        4800.0, 66.9, 494.7, 989.4, 1.98, ((2, 66), (3, 39), (4, 30), (5, 22), (6, 17), (7, 15))),
 }  # fmt: skip
 ARCHITECTURES = tuple(_TABLE)
-MAX_CLUSTER = 8  # the largest size that every device with clusters can launch ("portable")
 
 
 def gpu_facts(arch: str) -> GpuFacts:
@@ -147,6 +144,5 @@ def facts_from(properties: dict) -> GpuFacts:
 
 
 _READ = (
-    "sms", "shared_bytes_per_sm", "shared_bytes_per_block", "registers_per_sm", "threads_per_sm", "blocks_per_sm",
-    "l2_bytes",
+    "sms", "shared_bytes_per_sm", "shared_bytes_per_block", "registers_per_sm", "threads_per_sm", "l2_bytes",
 )  # fmt: skip

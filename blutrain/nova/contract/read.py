@@ -26,9 +26,9 @@ from blutrain.nova.kernel import Access, Generic, Index, Kernel, Operand, Produc
 
 
 def read_contract(kernel: Kernel, row_reductions: bool = False) -> Contract:
-    """Raises `Unsupported` with the reason where the kernel is not a contraction that this generator takes.
+    """Raises `Unsupported` with the reason where the kernel is no contraction, or more than prologues and epilogues of one.
 
-    row_reductions: whether it takes reductions over the columns of a product without batch, too.
+    row_reductions: take reductions over the columns of a product without batch, too.
     """
     return _Reader(kernel, row_reductions).read()
 

@@ -179,13 +179,18 @@ class Builder(Emitter):
             result = self.value(f"llvm.insertelement {x}, {result}[{self.name(i)} : i32] : {type_}")
         return result
 
-    def shuffle_xor(self, value: str, mask: int) -> str:
-        """The f32 `value` of the lane whose number differs in `mask`."""
-        word = self.value(f"llvm.bitcast {value} : f32 to i32")
-        other = self.value(
-            f"nvvm.shfl.sync bfly {self.name(-1)}, {word}, {self.name(mask)}, {self.name(31)} : i32 -> i32"
-        )
-        return self.value(f"llvm.bitcast {other} : i32 to f32")
+    def shuffle_xor(self, value: str, mask: int, dtype: str = "f32") -> str:
+        """An f32 or f64 of the lane whose number differs in `mask`."""
+        if dtype == "f64":
+            pair = self.value(f"llvm.bitcast {value} : f64 to vector<2xi32>")
+            words = [self._shuffle(self.element(pair, i, "i32", 2), mask) for i in range(2)]
+            return self.value(f"llvm.bitcast {self.vector(words, 'i32')} : vector<2xi32> to f64")
+        word = self._shuffle(self.value(f"llvm.bitcast {value} : f32 to i32"), mask)
+        return self.value(f"llvm.bitcast {word} : i32 to f32")
+
+    def _shuffle(self, word: str, mask: int) -> str:
+        everyone, clamp = self.name(-1), self.name(31)
+        return self.value(f"nvvm.shfl.sync bfly {everyone}, {word}, {self.name(mask)}, {clamp} : i32 -> i32")
 
 
 class Module:

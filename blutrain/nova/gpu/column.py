@@ -34,7 +34,7 @@ from blutrain.nova.gpu.function import module_text
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.map import write_all
 from blutrain.nova.gpu.row_combine import Partials, check_combined, combine_threads, emit_combine
-from blutrain.nova.kernel import ITEM_BYTES, Kernel, Unsupported
+from blutrain.nova.kernel import ITEM_BYTES, Kernel, Unsupported, refusal
 from blutrain.nova.target_gpu import GpuFacts
 
 BLOCK_THREADS = 256
@@ -44,11 +44,7 @@ ROWS_PER_WARP = 8  # a block that shares the rows with others has at least so ma
 
 def supports(kernel: Kernel) -> str | None:
     """None, or why this generator does not take the kernel."""
-    try:
-        _plan(kernel)
-    except Unsupported as reason:
-        return str(reason)
-    return None
+    return refusal(_plan, kernel)
 
 
 def _plan(kernel: Kernel) -> _Plan:

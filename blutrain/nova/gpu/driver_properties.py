@@ -13,7 +13,6 @@ _ATTRIBUTES = {
     "shared_bytes_per_block": "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
     "registers_per_sm": "MAX_REGISTERS_PER_MULTIPROCESSOR",
     "threads_per_sm": "MAX_THREADS_PER_MULTIPROCESSOR",
-    "blocks_per_sm": "MAX_BLOCKS_PER_MULTIPROCESSOR",
     "l2_bytes": "L2_CACHE_SIZE",
 }
 _CLUSTER_SIZES = range(2, 9)  # larger ones are not portable

@@ -46,6 +46,14 @@ class Fold:
     def merge(self, out: Emitter, a: Sequence[str], b: Sequence[str]) -> list[str]:
         return self.reduction.merge(out, a, b, 0) if self.choice is None else self.choice.merge(out, a, b)
 
+    def merge_all(self, out: Emitter, accumulators: list[list[str]]) -> list[str]:
+        """Accumulators merged in pairs."""
+        while len(accumulators) > 1:
+            pairs = zip(accumulators[::2], accumulators[1::2], strict=False)
+            rest = accumulators[-1:] if len(accumulators) % 2 else []
+            accumulators = [self.merge(out, a, b) for a, b in pairs] + rest
+        return accumulators[0]
+
     def accumulate(
         self, evaluator: Evaluator, point: Point, accumulators: Sequence[str], is_inside: str | None = None
     ) -> list[str]:

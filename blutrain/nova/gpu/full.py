@@ -23,7 +23,7 @@ from blutrain.nova.gpu.function import module_text
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.map import choose_lane, write_all
 from blutrain.nova.gpu.row_combine import Partials, provide_scalars
-from blutrain.nova.kernel import Kernel, Unsupported
+from blutrain.nova.kernel import Kernel, refusal
 from blutrain.nova.target_gpu import GpuFacts
 
 BLOCK_THREADS = 512
@@ -34,11 +34,7 @@ ACCUMULATORS = 4
 
 def supports(kernel: Kernel) -> str | None:
     """None, or why this generator does not take the kernel."""
-    try:
-        _plan(kernel)
-    except Unsupported as reason:
-        return str(reason)
-    return None
+    return refusal(_plan, kernel)
 
 
 def _plan(kernel: Kernel) -> _Plan:
@@ -106,7 +102,7 @@ class _Phase:
             self._write_scalars()
         if not (folds or self.plan.stores[self.level]):
             return 1
-        totals = [self._merged(f, v) for f, v in zip(folds, self._sweep(folds), strict=True)]
+        totals = [f.merge_all(self.out, v) for f, v in zip(folds, self._sweep(folds), strict=True)]
         reducer = BlockReducer(self.out, self.ints, self.shared, self.config["block"], self.config["block"])
         done = reducer.reduce(folds, totals, is_last=True)
 
@@ -131,11 +127,6 @@ class _Phase:
         condition = self.ints.both(self.ints.equal(BLOCK, 0), self.ints.equal(THREAD, 0))
         assert condition is not None
         self.out.when(condition, write)
-
-    def _merged(self, fold: Fold, values: list[list[str]]) -> list[str]:
-        while len(values) > 1:
-            values = [fold.merge(self.out, a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
-        return values[0]
 
     def _sweep(self, folds: list[Fold]) -> list[list[list[str]]]:
         """This thread's share: strips in steps of the grid, UNROLL at a time; accumulators in registers."""

@@ -25,7 +25,7 @@ from blutrain.nova.gpu.emit_strip import VECTOR_BYTES, Strip
 from blutrain.nova.gpu.function import module_text
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.map_group import parts_of
-from blutrain.nova.kernel import ITEM_BYTES, Gather, Generic, Kernel, Operand, Unsupported, region_flops
+from blutrain.nova.kernel import ITEM_BYTES, Gather, Generic, Kernel, Operand, Unsupported, refusal, region_flops
 from blutrain.nova.target_gpu import GpuFacts
 
 BLOCK_THREADS = 256
@@ -35,11 +35,7 @@ LONG_REGION = 80  # operations an element: work enough for one strip to hide ano
 
 def supports(kernel: Kernel) -> str | None:
     """None, or why this generator does not take the kernel."""
-    try:
-        checked_parts(kernel)
-    except Unsupported as reason:
-        return str(reason)
-    return None
+    return refusal(checked_parts, kernel)
 
 
 def configure(kernel: Kernel, facts: GpuFacts) -> dict[str, Any]:

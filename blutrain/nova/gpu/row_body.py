@@ -131,7 +131,7 @@ class RowBody:
             values = self._resident(pass_, folds, chunks)
         else:
             values = self._swept(pass_, folds, at)
-        mine = [self._merged(f, v) for f, v in zip(folds, values, strict=True)]
+        mine = [f.merge_all(self.out, v) for f, v in zip(folds, values, strict=True)]
         # In a loop over rows the next barrier is another pass's, or has to be added.
         is_last = not self.is_loop or sum(bool(p.reductions) for p in self.plan.passes) > 1
         reducer = BlockReducer(self.out, self.ints, self.shared, self.share.threads, self.share.block)
@@ -139,13 +139,6 @@ class RowBody:
             home = at.home(fold.reduction.placed.result_dims)
             finished = fold.finish(self.evaluator, done, at)
             home.memo.update(zip(fold.reduction.results, finished, strict=True))
-
-    def _merged(self, fold: Fold, values: list[list[str]]) -> list[str]:
-        """A thread's accumulators of one reduction, pairwise."""
-        while len(values) > 1:
-            pairs = [fold.merge(self.out, a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
-            values = pairs + ([values[-1]] if len(values) % 2 else [])
-        return values[0]
 
     def _resident(self, pass_: Pass, folds: list[Fold], chunks: list[Chunk]) -> list[list[list[str]]]:
         count = min(ACCUMULATORS, self.share.width * len(chunks))

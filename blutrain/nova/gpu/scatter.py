@@ -25,7 +25,7 @@ from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase
 from blutrain.nova.gpu.scatter_phase import table_of
 from blutrain.nova.gpu.scatter_sort import ScatterSort
 from blutrain.nova.gpu.scatter_sums import ScatterSums
-from blutrain.nova.kernel import ITEM_BYTES, Generic, Kernel, ScatterAdd, Unsupported, check_scatter
+from blutrain.nova.kernel import ITEM_BYTES, Generic, Kernel, ScatterAdd, Unsupported, check_scatter, refusal
 from blutrain.nova.target_gpu import GpuFacts
 
 SORT_THREADS = 1024
@@ -36,11 +36,7 @@ LANE_ELEMENTS = 16  # of a lane at most: its columns of the table, and of every 
 
 def supports(kernel: Kernel) -> str | None:
     """None, or why this generator does not take the kernel."""
-    try:
-        checked_domain(kernel)
-    except Unsupported as reason:
-        return str(reason)
-    return None
+    return refusal(checked_domain, kernel)
 
 
 def checked_domain(kernel: Kernel) -> tuple[ScatterAdd, Domain]:

@@ -9,7 +9,7 @@ import math
 
 from blutrain.nova.contract.combine import Combiner
 from blutrain.nova.gpu.ampere.elements import Elements, run
-from blutrain.nova.gpu.ampere.finish import EXACT, combine
+from blutrain.nova.gpu.ampere.finish import EXACT
 from blutrain.nova.gpu.ampere.tiles import Tiles
 from blutrain.nova.gpu.builder import SHARED, Builder, Integer
 from blutrain.nova.kernel import ITEM_BYTES
@@ -43,7 +43,7 @@ def emit_columns(out: Builder, tiles: Tiles) -> None:
             at = run("n", 1)
             (total,) = elements.value(reduction.init, at)
             for piece in pieces():
-                total = combine(out, combiner, total, piece)
+                total = combiner.combine(out, total, piece, 0)
             values = [elements.value(store.value, at, [total]) for store in reduction.outputs]
             for value, store in zip(values, reduction.outputs, strict=True):
                 elements.store(value, store.access, at)
@@ -70,7 +70,7 @@ def _combine_rows(out: Builder, tiles: Tiles, number: int, combiner: Combiner, g
     def add(row: str, carried: list[str]) -> list[str]:
         offset = out.value(f"arith.muli {out.widen(row)}, {out.name(tiles.partial_columns, 'i64')} : i64")
         value = out.load(out.pointer(base, offset, combiner.dtype), combiner.dtype, ITEM_BYTES[combiner.dtype])
-        return [combine(out, combiner, carried[0], value)]
+        return [combiner.combine(out, carried[0], value, 0)]
 
     (total,) = out.repeat(begin, end, 1, add, [(neutral, combiner.dtype)])
     return total

@@ -116,7 +116,7 @@ class Elements:
     # --- memory
 
     def load(self, access: Access, run: Run) -> list[str]:
-        moving = tuple(axis for axis in AXES if self._moves(access, axis))
+        moving = tuple(axis for axis in AXES if self.contract.moves(access, axis))
         if run.axis not in moving:
             return self._load_piece(access, run, 0, 1) * run.lanes
         key = ("load", access, tuple(run.place(a, 0) for a in moving), run.axis, run.lanes)
@@ -127,7 +127,7 @@ class Elements:
         return self._values[key]
 
     def _load_piece(self, access: Access, run: Run, start: int, piece: int) -> list[str]:
-        moving = tuple(axis for axis in AXES if self._moves(access, axis))
+        moving = tuple(axis for axis in AXES if self.contract.moves(access, axis))
         key = ("piece", access, tuple(run.place(a, start) for a in moving), run.axis, piece)
         if key not in self._values:
             self._values[key] = self._emit_load(access, run, start, piece, moving)
@@ -189,7 +189,7 @@ class Elements:
         terms: list[tuple[Integer, int]] = []
         key: list = ["pointer", access]
         for axis in AXES:
-            extents, steps = self._steps(access, axis)
+            extents, steps = self.contract.steps(access, axis)
             number, step = run.place(axis, lane), linear_step(extents, steps)
             if step is not None:
                 offset += step * number
@@ -216,14 +216,6 @@ class Elements:
         if total is not None:
             base = out.pointer(base, total, memory_dtype(access.dtype))
         return out.pointer(base, constant, memory_dtype(access.dtype))
-
-    def _steps(self, access: Access, axis: str) -> tuple[list[int], list[int]]:
-        dims = self.contract.axes[axis]
-        return [self.contract.generic.extents[d] for d in dims], [access.strides[d] for d in dims]
-
-    def _moves(self, access: Access, axis: str) -> bool:
-        extents, steps = self._steps(access, axis)
-        return any(s and e > 1 for e, s in zip(extents, steps, strict=True))
 
     # --- coordinates
 

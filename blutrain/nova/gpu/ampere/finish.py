@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from mlir import ir
 
-from blutrain.nova.clone import clone_op
 from blutrain.nova.contract.combine import Combiner
 from blutrain.nova.contract.form import ColumnReduction, Store
 from blutrain.nova.gpu.ampere.elements import Elements, Run, run
@@ -98,7 +97,7 @@ class Finish:
                 value = out.value(f"arith.select {inside}, {value}, {neutral} : {combiner.dtype}")
             key = (number, at.place("n", lane))
             before = partial.get(key)
-            partial[key] = value if before is None else combine(out, combiner, before, value)
+            partial[key] = value if before is None else combiner.combine(out, before, value, 0)
 
     def _store_partials(self, partial: dict[tuple[int, int], str]) -> None:
         """Combine the lanes of each column, and write a row of partial values for every row of warps (and slice)."""
@@ -119,8 +118,8 @@ class Finish:
         combined = {}
         for (number, n), value in partial.items():
             for distance in (4 << i for i in range(quads.bit_length() - 1)):
-                other = shuffled(out, value, self.combiners[number].dtype, distance)
-                value = combine(out, self.combiners[number], value, other)
+                other = out.shuffle_xor(value, distance, self.combiners[number].dtype)
+                value = self.combiners[number].combine(out, value, other, 0)
             combined[number, n] = value
 
         def write() -> None:
@@ -145,7 +144,7 @@ def trade(out: Builder, lane: str, sums: list[str], swaps: Sequence[tuple[int, i
         for low in (r for r in range(len(sums)) if not r >> j & 1):
             high = low + (1 << j)
             sent = out.value(f"arith.select {is_odd}, {result[low]}, {result[high]} : f32")
-            taken = shuffled(out, sent, "f32", 1 << i)
+            taken = out.shuffle_xor(sent, 1 << i)
             result[low], result[high] = (
                 out.value(f"arith.select {is_odd}, {taken}, {result[low]} : f32"),
                 out.value(f"arith.select {is_odd}, {result[high]}, {taken} : f32"),
@@ -162,27 +161,6 @@ def column_values(elements: Elements, reduction: ColumnReduction, combiner: Comb
         coordinate = elements.coordinate(reduction.indices, at, lane)
         results.append(elements.region_value(names, combiner.element, coordinate))
     return results
-
-
-def combine(out: Builder, combiner: Combiner, a: str, b: str) -> str:
-    return clone_op(out, combiner.op, [a, b], 0)[0]
-
-
-def shuffled(out: Builder, value: str, dtype: str, distance: int) -> str:
-    """The value of the lane whose number differs in bit `distance`."""
-    words = [value]
-    if dtype == "f64":
-        pair = out.value(f"llvm.bitcast {value} : f64 to vector<2xi32>")
-        words = [out.element(pair, i, "i32", 2) for i in range(2)]
-    else:
-        words = [out.value(f"llvm.bitcast {value} : f32 to i32")]
-    moved = [
-        out.value(f"nvvm.shfl.sync bfly {out.name(-1)}, {w}, {out.name(distance)}, {out.name(31)} : i32 -> i32")
-        for w in words
-    ]
-    if dtype == "f64":
-        return out.value(f"llvm.bitcast {out.vector(moved, 'i32')} : vector<2xi32> to f64")
-    return out.value(f"llvm.bitcast {moved[0]} : i32 to f32")
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:

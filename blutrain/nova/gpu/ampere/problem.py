@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mlir import ir
-
 from blutrain.nova.contract.combine import Combiner
-from blutrain.nova.contract.form import Apply, Contract, Expression, Factor, Load, loads
+from blutrain.nova.contract.form import Apply, Contract, Expression, Factor, Load, loads, unwidened
 from blutrain.nova.contract.read import read_contract
 from blutrain.nova.gpu.ampere.instruction import INSTRUCTIONS, Instruction
 from blutrain.nova.gpu.emit_region import check_regions
-from blutrain.nova.kernel import ITEM_BYTES, Access, Kernel, Operand, Unsupported, linear_step
+from blutrain.nova.kernel import ITEM_BYTES, Access, Kernel, Operand, Unsupported
 
 PIECES = (16, 8, 4)  # bytes that one cp.async copies
 LARGEST = 2**31 - 2**16  # of an axis: tile coordinates are i32
@@ -84,29 +82,14 @@ def read_problem(kernel: Kernel) -> Problem:
 
 
 def multiplied_as(contract: Contract) -> str:
-    """16-bit factors of one type as they are, f32 by the anchor's attribute "precision", f64 as f64."""
+    """16-bit factors of one type as they are, f32 by the contract's precision, f64 as f64."""
     if contract.dtype == "f64":
         return "f64"
-    dtypes = {dtype_of(_bare(f)[0]) if not _bare(f)[1] else "f32" for f in (contract.rows, contract.columns)}
+    values = [unwidened(factor) for factor in (contract.rows, contract.columns)]
+    dtypes = {"f32" if value is None else dtype_of(value) for value in values}
     if len(dtypes) == 1 and dtypes <= {"bf16", "f16"}:
         return dtypes.pop()
-    attributes = contract.generic.block.owner.attributes
-    for name in ("precision", "nova.precision"):
-        if name in attributes and ir.StringAttr(attributes[name]).value == "tf32":
-            return "tf32"
-    return "fp32"
-
-
-def _bare(factor: Factor) -> tuple[Expression, bool]:
-    """The factor without widening to f32, which the multiplication does anyway; does its region do more than that?"""
-    if factor.product != factor.argument:
-        owner = factor.product.owner
-        if owner.name != "arith.extf" or owner.operands[0] != factor.argument:
-            return factor.value, True
-    value = factor.value
-    while isinstance(value, Apply) and value.generic.block_ops == ("arith.extf", "linalg.yield"):
-        value = value.arguments[0]
-    return value, False
+    return "tf32" if contract.precision == "tf32" else "fp32"
 
 
 def dtype_of(value: Expression) -> str:
@@ -119,22 +102,18 @@ def dtype_of(value: Expression) -> str:
 
 
 def _side(contract: Contract, factor: Factor, dtype: str) -> Side:
-    value, region = _bare(factor)
+    bare = unwidened(factor)
+    value, region = (factor.value, True) if bare is None else (bare, False)
     if dtype_of(value) not in ("bf16", "f16", "f32", "f64"):
         raise Unsupported(f"ampere: a factor of {dtype_of(value)}")
     major = _major(contract, factor.axis, value)
     access = value.access if isinstance(value, Load) and not region and dtype_of(value) == dtype else None
     if access is None or not isinstance(access.source, Operand):
         return Side(factor.axis, value, factor, region, dtype, major, 0, {})
-    steps = {axis: _step(contract, access, axis) for axis in (factor.axis, "k")}
+    steps = {axis: contract.step(access, axis) for axis in (factor.axis, "k")}
     step = {axis: number for axis, number in steps.items() if number is not None}
     piece = _piece(contract, access, step, major) if len(step) == len(steps) else 0
     return Side(factor.axis, value, factor, region, dtype, major, piece, step)
-
-
-def _step(contract: Contract, access: Access, axis: str) -> int | None:
-    dims = contract.axes[axis]
-    return linear_step([contract.generic.extents[d] for d in dims], [access.strides[d] for d in dims])
 
 
 def _major(contract: Contract, axis: str, value: Expression) -> str:

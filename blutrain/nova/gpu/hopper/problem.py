@@ -6,13 +6,11 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from mlir import ir
-
-from blutrain.nova.contract.form import Apply, Contract, Expression, Factor, Load
+from blutrain.nova.contract.form import Contract, Factor, Load, unwidened
 from blutrain.nova.contract.read import read_contract
 from blutrain.nova.gpu.hopper.addition import added_in_place
 from blutrain.nova.gpu.hopper.traffic import TMA_ALIGNMENT, Traffic
-from blutrain.nova.kernel import ITEM_BYTES, Access, Kernel, Operand, Unsupported, collapse, linear_step
+from blutrain.nova.kernel import ITEM_BYTES, Access, Kernel, Operand, Unsupported, collapse
 
 OPERAND_BYTES = {"bf16": 2, "f16": 2, "tf32": 4}
 
@@ -108,30 +106,18 @@ def _multiplied_as(contract: Contract, dtype: str) -> str:
         return dtype
     if dtype != "f32":
         raise Unsupported(f"hopper: factors of {dtype}")
-    attributes = contract.generic.block.owner.attributes
-    precision = next(
-        (ir.StringAttr(attributes[n]).value for n in ("precision", "nova.precision") if n in attributes), "fp32"
-    )
-    if precision != "tf32":
-        raise Unsupported(f"hopper: f32 factors at precision {precision}; wgmma multiplies TF32")
+    if contract.precision != "tf32":
+        raise Unsupported(f"hopper: f32 factors at precision {contract.precision}; wgmma multiplies TF32")
     return "tf32"
 
 
 def _operand(factor: Factor) -> Load:
-    """The load behind a factor. Widening to f32 on the way is what the tensor cores do anyway."""
-    if factor.product != factor.argument:
-        owner = factor.product.owner
-        if owner.name != "arith.extf" or owner.operands[0] != factor.argument:
-            raise Unsupported("hopper: a factor computed inside the product's region")
-    value = _without_widening(factor.value)
+    """The load behind a factor."""
+    value = unwidened(factor)
+    if value is None:
+        raise Unsupported("hopper: a factor computed inside the product's region")
     if not isinstance(value, Load) or not isinstance(value.access.source, Operand):
         raise Unsupported("hopper: a factor that is computed here; TMA copies operands as they are")
-    return value
-
-
-def _without_widening(value: Expression) -> Expression:
-    while isinstance(value, Apply) and value.generic.block_ops == ("arith.extf", "linalg.yield"):
-        value = value.arguments[0]
     return value
 
 
@@ -139,7 +125,7 @@ def _side(contract: Contract, factor: Factor, dtype: str, k: int, batch: tuple[B
     access = _operand(factor).access
     assert isinstance(access.source, Operand)
     item = OPERAND_BYTES[dtype]
-    stride, k_stride = (_step(contract, access.strides, axis) for axis in (factor.axis, "k"))
+    stride, k_stride = (_step(contract, access, axis) for axis in (factor.axis, "k"))
     extent = contract.extent(factor.axis)
     if k_stride == 1 and (extent == 1 or stride * item % TMA_ALIGNMENT == 0):
         stride = stride if extent > 1 else _aligned(k, item)
@@ -162,9 +148,8 @@ def _aligned(extent: int, item: int) -> int:
     return -(-extent // unit) * unit
 
 
-def _step(contract: Contract, strides: tuple[int, ...], axis: str) -> int:
-    dims = contract.axes[axis]
-    step = linear_step([contract.generic.extents[d] for d in dims], [strides[d] for d in dims])
+def _step(contract: Contract, access: Access, axis: str) -> int:
+    step = contract.step(access, axis)
     if step is None:
         raise Unsupported(f"hopper: dimensions of axis {axis} that do not act as one")
     return step if contract.extent(axis) > 1 else 1

@@ -12,7 +12,6 @@ from blutrain.nova.gpu.kernel import WORKSPACE
 from blutrain.nova.kernel import Unsupported
 
 WARPGROUP = 128  # threads
-SWIZZLE_ATOM = 1024  # bytes: shared-memory alignment of a 128-byte-swizzled tile
 MAX_WGMMA_COLUMNS = 256
 MAX_SIDE = 256  # of a tile
 WGMMA_REGISTERS = 26  # of a thread that ptxas wants for one wgmma, beside its sums: it goes by those of the launch

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mlir import ir
 
 from blutrain.nova.contract.form import Apply, Contract, Expression, loads
-from blutrain.nova.kernel import ITEM_BYTES, Access, Generic, linear_step
+from blutrain.nova.kernel import ITEM_BYTES, Access, Generic
 
 TMA_ALIGNMENT = 16  # bytes: of every stride and base address (CUDA driver API, cuTensorMapEncodeTiled)
 TILED_DTYPES = ("f32", "bf16", "f16")
@@ -43,10 +43,7 @@ def _all_loads(contract: Contract) -> list[Access]:
 
 
 def _axes_of(contract: Contract, access: Access) -> str:
-    def moves(axis: str) -> bool:
-        return any(access.strides[d] and contract.generic.extents[d] > 1 for d in contract.axes[axis])
-
-    return "".join(axis for axis in "mn" if moves(axis))
+    return "".join(axis for axis in "mn" if contract.moves(access, axis))
 
 
 def _is_tiled(contract: Contract, access: Access) -> bool:
@@ -61,9 +58,8 @@ def _is_tiled(contract: Contract, access: Access) -> bool:
 
 
 def step_along(contract: Contract, access: Access, axis: str) -> int | None:
-    """Elements from one index of an axis to the next, None where there is no such number."""
-    dims = contract.axes[axis]
-    step = linear_step([contract.generic.extents[d] for d in dims], [access.strides[d] for d in dims])
+    """As `Contract.step`, 0 along an axis of one index."""
+    step = contract.step(access, axis)
     return step if step is None or contract.extent(axis) > 1 else 0
 
 

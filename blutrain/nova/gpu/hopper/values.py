@@ -122,20 +122,20 @@ class Values:
         self._known[self._place(access, run)] = vector
 
     def _place(self, access: Access, run: Run) -> tuple:
-        moves = tuple(self._moves(access, axis) for axis in AXES)
+        moves = tuple(self.contract.moves(access, axis) for axis in AXES)
         return "load", access, run.row if moves[1] else None, (run.column, run.lanes) if moves[2] else run.lanes
 
     def _load(self, access: Access, run: Run, in_place: bool) -> str:
         out, dtype, item = self.out, memory_dtype(access.dtype), ITEM_BYTES[access.dtype]
         assert isinstance(access.source, Operand)
         # A load for each element must stay behind the turn of the other consumer: ptxas moves constant ones.
-        each = self._moves(access, "m") and self._moves(access, "n")
+        each = self.contract.moves(access, "m") and self.contract.moves(access, "n")
         constant = access.source.index not in self.aliased and not each and not in_place
-        if not any(self._moves(access, axis) for axis in AXES):
+        if not any(self.contract.moves(access, axis) for axis in AXES):
             with out.scope(0):  # the same for all tiles: out of their loop, where nobody waits for it
                 element = out.load(self._element(access, run, 0), dtype, item, constant)
             lanes = out.vector([element] * run.lanes, dtype)
-        elif not self._moves(access, "n"):
+        elif not self.contract.moves(access, "n"):
             element = out.load(self._element(access, run, 0), dtype, item, constant)
             lanes = out.vector([element] * run.lanes, dtype)
         elif is_vector(self.contract, access, run.lanes):
@@ -151,8 +151,8 @@ class Values:
     def _element(self, access: Access, run: Run, lane: int) -> str:
         """A pointer that may be read: the element, or element 0 of the operand where it lies outside."""
         pointer = self.pointer(access, run, lane)
-        row = self.row_inside(run) if self._moves(access, "m") else None
-        column = self.column_inside(run, lane) if self._moves(access, "n") else None
+        row = self.row_inside(run) if self.contract.moves(access, "m") else None
+        column = self.column_inside(run, lane) if self.contract.moves(access, "n") else None
         inside = self.out.both(row, column)
         if inside is None:
             return pointer
@@ -194,7 +194,7 @@ class Values:
         terms: list[Integer] = []
         key: list = ["pointer", access]
         for axis in AXES:
-            extents, steps = self._steps(access, axis)
+            extents, steps = self.contract.steps(access, axis)
             step = linear_step(extents, steps)
             if step is not None:
                 offset += step * constant[axis]
@@ -213,14 +213,6 @@ class Values:
             return self.out.pointer(f"%p{access.source.index}", index, memory_dtype(access.dtype))
 
         return self.out.pointer(self._once(tuple(key), thread_pointer), offset, memory_dtype(access.dtype))
-
-    def _steps(self, access: Access, axis: str) -> tuple[list[int], list[int]]:
-        dims = self.contract.axes[axis]
-        return [self.contract.generic.extents[d] for d in dims], [access.strides[d] for d in dims]
-
-    def _moves(self, access: Access, axis: str) -> bool:
-        extents, steps = self._steps(access, axis)
-        return any(s and e > 1 for e, s in zip(extents, steps, strict=True))
 
     def _is_wide(self, access: Access) -> bool:
         """Do offsets need 64 bits. Tiles reach beyond a tensor by less than its rows, hence the margin."""
