@@ -496,10 +496,19 @@ _ELEMENTWISE: dict[str, Callable] = {
     "math.fma": lambda a, b, c: (a.astype(np.longdouble) * b + c),
 }  # fmt: skip
 
+
+def _extended_product(block, op, a, b):
+    """Both halves of an unsigned product of 32-bit numbers."""
+    product = a.view(np.uint32).astype(np.uint64) * b.view(np.uint32)
+    block.values[op.results[1]] = (product >> np.uint64(32)).astype(np.uint32).view(np.int32)
+    return product.astype(np.uint32).view(np.int32)
+
+
 _CONVERSIONS = ("extui", "extsi", "trunci", "extf", "truncf", "sitofp", "uitofp", "fptosi", "index_cast")
 _OPS: dict[str, Callable] = {
     "arith.constant": _constant,
     "llvm.mlir.constant": _constant,
+    "arith.mului_extended": _extended_product,
     "arith.cmpi": _compare_integers,
     "llvm.icmp": _compare_integers,
     "arith.cmpf": _compare_floats,

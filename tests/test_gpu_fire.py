@@ -8,14 +8,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import fire_cases
 import numpy as np
 import pytest
 from gpu import needs_gpu
-from gpu_device import POISON, OnDevice, on_device, poison_workspace, rewritten
+from gpu_device import OnDevice, on_device, rewritten
 from gpu_fire import fire
+from gpu_replay import differences, repeat, states
 
 import blutrain as bt
 from blutrain import nn, nova
@@ -23,7 +23,6 @@ from blutrain.nova.explain import programs_of
 from blutrain.nova.gpu import lower
 from blutrain.nova.gpu.assemble import AssembledKernel, AssembleJob, assemble, ptxas_path
 from blutrain.nova.gpu.assemble_report import advice
-from blutrain.nova.plan import BufferRef
 from examples.gpt_mlp.model import MLPGPT, Config
 
 RUNS = 100
@@ -129,14 +128,6 @@ def step_of(precision: str, width: int, layers: int, what: str):
     return program, (model, optimizer, tokens, loss)
 
 
-def states(program) -> dict[str, Any]:
-    """What a step updates, by number and shape, as bytes."""
-    executable = program.executable
-    specs = [(i, spec) for i, spec in enumerate(executable.plan.inputs) if spec.role == "state"]
-    views = [executable.view(BufferRef("input", i), spec.shape, spec.dtype) for i, spec in specs]
-    return {f"{i} {spec.shape}": v.reshape(-1).view("u1") for (i, spec), v in zip(specs, views, strict=True)}
-
-
 STEPS = [("tf32", "clipped"), ("tf32", "plain"), ("tf32", "hot"), ("bf16", "clipped"), ("bf16", "plain"), ("bf16", "hot"),
          ("fp32", "clipped")]  # fmt: skip
 
@@ -148,48 +139,10 @@ def test_a_hundred_steps_from_one_state_have_equal_bits(precision, what, monkeyp
     program, kept = step_of(precision, 384, 1, what)
     loss, first = kept[3].item(), {name: array.copy() for name, array in states(program).items()}
     assert np.isfinite(loss)
-    wanted = repeat(program)
+    wanted = repeat(program, RUNS)
     del program, kept
     rewritten(monkeypatch, partial(fired, salt=3))
     program, kept = step_of(precision, 384, 1, what)
     assert not differences(states(program), first), "the first step"
     assert kept[3].item() == loss
-    assert not differences(repeat(program), wanted), "the second step"
-
-
-def repeat(program) -> dict[str, Any]:
-    """The second step, over and over from the state after the first; what it leaves."""
-    import cupy
-
-    executable, start = program.executable, {name: array.copy() for name, array in states(program).items()}
-    arena = executable.view(BufferRef("arena", 0), (executable.plan.arena_bytes,), "i8").view(cupy.uint8)
-    wanted: dict[str, Any] = {}
-    for number in range(RUNS):
-        for name, array in states(program).items():
-            array[...] = start[name]
-        arena[...] = POISON
-        poison_workspace(executable)
-        executable.launch()
-        results = {f"result {i}": x.reshape(-1).view(cupy.uint8) for i, x in enumerate(executable.take_results())}
-        found = states(program) | results
-        wanted = wanted or {name: array.copy() for name, array in found.items()}
-        different = differences(found, wanted)
-        assert not different, f"run {number}: {different}"
-    for name, array in states(program).items():
-        array[...] = start[name]
-    assert executable.wait() is None
-    return wanted
-
-
-def differences(got: dict[str, Any], want: dict[str, Any]) -> list[str]:
-    """Which arrays (of f32) differ, in how many elements, by how much of the largest, and where first."""
-    import cupy
-
-    flags = cupy.stack([(array != want[name]).any() for name, array in got.items()])
-    found = []
-    for name in (name for name, differs in zip(got, cupy.asnumpy(flags), strict=True) if differs):
-        a, b = (x.view(cupy.float32).astype(cupy.float64) for x in (got[name], want[name]))
-        where = cupy.nonzero(got[name].view(cupy.uint32) != want[name].view(cupy.uint32))[0]
-        worst, scale = float(cupy.abs(a - b).max()), float(cupy.abs(b).max())
-        found.append(f"{name}: {where.size} of {a.size} by {worst:.1e} of {scale:.1e} at {cupy.asnumpy(where[:4])}")
-    return found
+    assert not differences(repeat(program, RUNS), wanted), "the second step"
