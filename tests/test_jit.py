@@ -785,11 +785,11 @@ def test_gradient_slots_inside_are_refused(interpreted):
 
 
 def test_the_variable_that_keeps_changing_is_named(interpreted):
-    factor = 0.0
+    factor = 0
     f = nova.jit(lambda x: x * factor, max_programs=1)
     with bt.no_grad(), pytest.warns(nova.NovaWarning, match="more kinds.*the variable 'factor' of a surrounding"):
         for i in range(12):
-            factor = float(i // 2)
+            factor = i // 2
             assert f(ones(3)).sum().item() == 3.0 * factor
 
 

@@ -10,6 +10,7 @@ import functools
 
 import pytest
 from replay_attributes import ATTRIBUTES
+from replay_floats import FLOATS
 from replay_gradients import GRADIENTS
 from replay_held import HELD
 from replay_memory import MEMORY
@@ -22,7 +23,7 @@ from blutrain import nova
 from blutrain.nn import Module
 from blutrain.nova.jit import Function
 
-SCENARIOS = {**GRADIENTS, **ATTRIBUTES, **MEMORY, **OPTIMIZERS, **TAPES, **VARIABLES}
+SCENARIOS = {**GRADIENTS, **ATTRIBUTES, **MEMORY, **OPTIMIZERS, **TAPES, **VARIABLES, **FLOATS}
 
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS) + sorted(HELD))

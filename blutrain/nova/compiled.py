@@ -30,6 +30,7 @@ from ..tensor.dtype import get_default_dtype
 from ..tensor.tensor import Tensor, storage_epoch, structure_epoch
 from .guards import MAX_EFFECTS, MISSING, Identity, Place, can_change, guard, identities, weak
 from .jit import Function
+from .lifted import Arguments, Floats, Lifted, is_same
 from .steps import alive, has_hooks, memory
 from .variables import callables_in, variables_of
 
@@ -61,7 +62,7 @@ class Compiled:
     device: that of the parameters and buffers, None where there are none; operands: the tensors at places that the call
     takes as it takes its arguments; changed: places that the last recorded call changed; opened: why and where
     a function is not recorded as a whole, so that its Python runs at every call; parts: the modules that it calls, and what
-    compiles them then.
+    compiles them then; floats: those at places that are lifted, arguments: which of those are (lifted.py).
     """
 
     def __init__(self, module: Module, options: CompileOptions):
@@ -94,6 +95,8 @@ class Compiled:
         self._state = self._before = State()
         self._structure = self._number = -1
         self._epoch: Any = None
+        self.floats: tuple[Floats, ...] = ()
+        self.arguments = Arguments()
 
     # ---------------------------------------------------------------- the key
 
@@ -113,10 +116,14 @@ class Compiled:
             self._epoch = epoch
         self.operands = []
         changeable = tuple([place.guard(self._take) for place in self._places["changeable"].values()])
+        known, self.floats = (
+            self.floats,
+            tuple([x.floats for x in (*self._state.stable, *changeable) if type(x) is Lifted]),
+        )
         if changeable != before.changeable:
             if self._join(changeable):
                 self._set_structure(self._state.stable)
-        elif is_same:
+        elif is_same and known == self.floats:
             return self._number
         self._state = self._state._replace(changeable=changeable, settings=settings)
         return self._enter(before)
@@ -141,6 +148,12 @@ class Compiled:
                 self.refused.clear()
             number = self._numbers[key] = next(_tokens)
         return number
+
+    def unlift(self) -> None:
+        """What the call does with its floats is more than run-time scalars can be: they are part of its key from now on."""
+        self.arguments.may_lift, self._epoch = False, self._epoch and ()
+        for place in (*self._places["stable"].values(), *self._places["changeable"].values()):
+            place.keep_floats()
 
     def _take(self, tensor: Tensor) -> bool:
         """Whether a tensor at a place is an operand; it is entered then."""
@@ -257,6 +270,7 @@ class Compiled:
 
     def _add(self, kind: str, key: tuple[int, str], place: Place) -> None:
         if not any(key in places for places in self._places.values()):
+            place.may_lift = self.arguments.may_lift
             self._places[kind][key] = place
             self._found[kind].append(place.guard(self._take))
 
@@ -343,7 +357,7 @@ class Compiled:
         for i, (key, place) in enumerate(self._places["changeable"].items()):
             if place.effects >= MAX_EFFECTS or key in replayed:
                 continue
-            if place.guard(self._is_operand) == guards[i]:
+            if is_same(place.guard(self._is_operand), guards[i]):
                 place.effects = 0
                 continue
             place.effects += 1

@@ -22,6 +22,7 @@ import numpy
 
 from ..nn.module import Module
 from ..tensor.tensor import Tensor
+from .lifted import Lifting
 from .trace import freeze
 
 MISSING = object()
@@ -37,14 +38,15 @@ class Place:
     """Where a call reads something: attribute `name` of an object, which is not kept alive for it.
 
     is_shallow: only which object stands there matters. effects: how many recordings one after another changed what stands
-    there.
+    there. floats: how often its floats did; may_lift: whether they are no part of the key when they do.
     """
 
-    __slots__ = ("_guard", "_value", "effects", "is_shallow", "name", "owner")
+    __slots__ = ("_guard", "_value", "effects", "floats", "is_shallow", "may_lift", "name", "owner")
 
     def __init__(self, owner, name: str):
         self.owner, self.name = weak(owner), name
         self.is_shallow, self.effects = False, 0
+        self.floats, self.may_lift = Lifting(), True
         self._value: Callable[[], Any] = lambda: _NEVER
         self._guard: Any = None
 
@@ -63,9 +65,15 @@ class Place:
         if value is self._value() and value is not None:  # (what is gone gives None)
             return self._guard
         result = Identity(value) if self.is_shallow else guard(value, take)
+        if self.may_lift:
+            result = self.floats.lifted(result)
         if self.is_shallow or not can_change(value):
             self._value, self._guard = weak(value), result
         return result
+
+    def keep_floats(self) -> None:
+        """Make its floats a part of the key for ever."""
+        self.may_lift, self._value = False, lambda: _NEVER
 
     def label(self, names: dict[int, str]) -> str:
         """The place in words; names: paths of modules by id."""

@@ -30,7 +30,8 @@ class Log(EventRecording):
     """The events since the last flush.
 
     A value number stands for one memory, and a handle too; only after `target.copy_(x)` two handles have one number.
-    owner: the compiled module whose options hold; is_launched: its program runs, or has run; taped: the pending tensors
+    owner: the compiled module whose options hold; lifts: floats of the event being recorded are run-time scalars;
+    is_launched: its program runs, or has run; taped: the pending tensors
     have their tape; externals: value -> outside tensor, arrays: value -> what is bound in its place; fresh: outside tensors
     that the coming event brings in; live: value -> the tensors that stand for it; proxies: id of an outside tensor with a
     tape of its own -> leaf in its place; marked: real tensors that an event writes, pending until the flush; states: those
@@ -41,7 +42,7 @@ class Log(EventRecording):
     current: Step | None = None
     taped = True
     calls = next = 0
-    has_backward = has_input_views = is_launched = False
+    has_backward = has_input_views = is_launched = lifts = False
     refused: tuple[str, Location] | None = None
 
     def __init__(self, device, root: Step, slots: GradSlots):
@@ -137,11 +138,13 @@ class Log(EventRecording):
 
     # ---------------------------------------------------------------- replay
 
-    def replayable(self, key: tuple) -> Step | None:
-        """The known step for `key`, if it may be replayed without running user code."""
+    def replayable(self, key: tuple, floats: tuple = ()) -> Step | None:
+        """The known step for `key`, if it may be replayed without running user code. floats: those that the key lacks."""
         if self.taped and self.steps:
             return None
         variants = self.position.children.get(key)
+        if floats and variants:
+            variants = [step for step in variants if floats in step.numbers]
         return variants[0] if variants and len(variants) == 1 and variants[0].verified else None
 
     def replay(self, step: Step, scalars: list[float | int]):

@@ -10,6 +10,7 @@ from ..tensor import dispatch
 from ..tensor.aval import Aval
 from ..tensor.primitive import TABLE
 from ..tensor.tensor import Tensor, aval_of
+from .lifted import ARITHMETIC
 from .refuse import refuse
 from .steps import (
     FunctionCall,
@@ -41,6 +42,8 @@ class EventRecording:
         position: Step
         current: Step | None
         taped: bool
+        lifts: bool
+        draw_scalars: dict[int, tuple]
         next: int
         externals: dict[int, Tensor]
         arrays: dict[int, Any]
@@ -72,8 +75,8 @@ class EventRecording:
 
     # ---------------------------------------------------------------- events
 
-    def record(self, key: tuple, scalars: list[float | int], body: Callable[[list], Any]):
-        """Record a new event: `body(runtime scalars)` runs user code; its result is the event's.
+    def record(self, key: tuple, scalars: list[float | int], body: Callable[[list], Any], floats: tuple = ()):
+        """Record a new event: `body(runtime scalars)` runs user code; its result is the event's. floats: see lifted.py.
 
         An exception in `body` leaves the log as it was before the event.
         """
@@ -88,13 +91,15 @@ class EventRecording:
                 step.operands.append(value)
                 self._bind(value, tensor)
             self.fresh = {}
+            self.lifts = bool(floats)
             result = body([self.scalar(x) for x in scalars])
             if self.refused is not None:
                 return result
+            numbers = self._lifted_numbers(step) if floats else []
             step.result = self.freeze_result(result)
             self._name_gradients(step)
             known = self.position.known_child(step)
-            is_new = known is None and step.key[0] == "call" and not step.has_effects
+            is_new = known is None and step.key[0] == "call" and not step.has_effects and not floats
             if is_new and step.key in self.position.children:
                 self._warn_unstable(self.position.children[step.key][0], step)
         except BaseException as error:
@@ -104,9 +109,21 @@ class EventRecording:
                 tensor._pending.value = value
             raise
         finally:
-            self.current = None
-        self._enter(known or self.position.add_child(step))
+            self.current, self.lifts = None, False
+        entered = known or self.position.add_child(step)
+        if floats:
+            entered.remember(floats, numbers)
+        self._enter(entered)
         return result
+
+    def _lifted_numbers(self, step: Step) -> list[float | int]:
+        """The run-time scalars of an event that are no random draws; they come first in it from now on."""
+        drawn = {scalar.value for pair in self.draw_scalars.values() for scalar in pair}
+        first = len(self.scalars) - len(step.scalars)
+        order = sorted(range(len(step.scalars)), key=lambda i: step.scalars[i] in drawn)
+        lifted = sum(value not in drawn for value in step.scalars)
+        step.scalars, self.scalars[first:] = [step.scalars[i] for i in order], [self.scalars[first + i] for i in order]
+        return self.scalars[first:][:lifted]
 
     def _name_gradients(self, step: Step) -> None:
         """Part the gradients of leaves that were brought in from the others."""
@@ -188,6 +205,8 @@ class EventRecording:
 
     def primitive(self, prim, operands, attrs, location: Location):
         """Record one primitive inside the current event; returns pending tensors, linked to the tape."""
+        if self.lifts and prim.name in ARITHMETIC:
+            operands = tuple([self.scalar(float(x)) if _is_constant(x) else x for x in operands])
         result_avals = prim.infer(*[aval_of(x) for x in operands], **attrs)
         result_avals = result_avals if prim.num_results != 1 else (result_avals,)
         numbers = tuple([self.operand(x) for x in operands])
@@ -315,3 +334,7 @@ class EventRecording:
         """Whether a value is the result of a node, not brought in or captured."""
         steps = [*self.steps, *([self.current] if self.current else [])]
         return any(value in node.results for step in steps for node in step.nodes)
+
+
+def _is_constant(x) -> bool:
+    return isinstance(x, float) and not isinstance(x, RuntimeFloat)

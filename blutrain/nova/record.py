@@ -20,6 +20,7 @@ from ..tensor.primitive import TABLE, Primitive
 from ..tensor.tensor import Tensor
 from .execute import flush_log
 from .keys import operand_key
+from .lifted import ARITHMETIC
 from .log import Log
 from .program import settle
 from .record_calls import CallEvents
@@ -30,8 +31,7 @@ from .slots import GradSlots
 from .steps import FunctionCall, Leaf, RuntimeInt, Step, Writes, map_tree, memory
 from .trace import Location, freeze
 
-_ARITHMETIC = frozenset(("add", "sub", "mul", "div"))  # a whole number means the same as a float beside floats: `loss / tokens`
-_EXACT = 1 << 53
+_EXACT = 1 << 53  # whole numbers below are floats, too
 MAX_EVENTS = 1000  # a loop that neither reads nor steps must not pile up pending events for ever
 
 
@@ -76,7 +76,7 @@ class Recorder(CallEvents, GradientEvents, UpdateEvents):
             self.flush()
             return dispatch.apply(prim, *operands, **attrs)
         log.fresh = {}
-        if prim.name in _ARITHMETIC and any(x._aval.dtype.is_floating for x in tensors):
+        if prim.name in ARITHMETIC and any(x._aval.dtype.is_floating for x in tensors):  # loss / tokens
             operands = tuple([float(x) if type(x) is int and abs(x) < _EXACT else x for x in operands])
         is_scalar = [_is_runtime_scalar(x, prim) for x in operands]
         scalars = [plain_number(x) for x, s in zip(operands, is_scalar) if s]
@@ -296,10 +296,13 @@ class Recorder(CallEvents, GradientEvents, UpdateEvents):
 
     # ---------------------------------------------------------------- the event
 
-    def _event(self, log: Log, key: tuple, scalars: list, body):
+    def _event(self, log: Log, key: tuple, scalars: list, body, floats: tuple = ()):
+        """floats: those that the key lacks (lifted.py)."""
         try:
-            known = log.replayable(key)
-            return log.replay(known, scalars) if known is not None else log.record(key, scalars, body)
+            known = log.replayable(key, floats)
+            if known is None:
+                return log.record(key, scalars, body, floats)
+            return log.replay(known, known.numbers[floats] if floats else scalars)
         except Exception:
             self._drop_if_empty(log)
             raise

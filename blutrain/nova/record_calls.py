@@ -14,6 +14,7 @@ from ..tensor.tensor import Tensor
 from .compiled import Compiled, random_state
 from .escapes import find_escape
 from .keys import form_of, operand_key, plain_operands
+from .lifted import Floats
 from .log import Log
 from .refuse import COMPILED, refuse
 from .steps import has_hooks, map_tree
@@ -37,7 +38,9 @@ class CallEvents:
         def _body(self) -> Any: ...
         def _check_thread(self) -> None: ...
         def _drop_if_empty(self, log: Log) -> None: ...
-        def _event(self, log: Log, key: tuple, scalars: list, body: Callable[[list], Any]) -> Any: ...
+        def _event(
+            self, log: Log, key: tuple, scalars: list, body: Callable[[list], Any], floats: tuple = ()
+        ) -> Any: ...
         def _realize(self, x) -> None: ...
         def _stop(self, log: Log, reason: str, location: Location) -> None: ...
         def forget(self, token: int) -> None: ...
@@ -68,7 +71,7 @@ class CallEvents:
         if reason is not None:
             opens = reason != "hooks" and compiled.can_open()
             return self._call_opened(compiled, module, args, kwargs) if opens else NotImplemented
-        inputs = args, kwargs, compiled.operands
+        inputs, floats = (args, kwargs, compiled.operands), compiled.floats
         is_first = self.log is None or not self.log.steps
         plain = plain_operands(args) if is_first and not kwargs and not inputs[2] else None
         if plain is None:
@@ -79,12 +82,15 @@ class CallEvents:
         log = self.log or self._begin(device)
         log.owner = log.owner or compiled
         if plain is None:
-            key = self._call_key(log, compiled, state, inputs)
+            key, more = self._call_key(log, compiled, state, inputs)
+            floats = (*floats, more) if more else floats
         else:
             log.fresh, key = plain[0], ("call", compiled.token, state, plain[1])
         if key is None:
             return NotImplemented if compiled.opened is None else self._call_opened(compiled, module, args, kwargs)
-        result = self._event(log, key, [], lambda _: self._record_call(log, compiled, module, inputs, state))
+        result = self._event(log, key, [], lambda _: self._record_call(log, compiled, module, inputs, state), floats)
+        if floats and self.log is log and log.position.is_unstable:
+            compiled.unlift()
         if not grad and self.log is log:
             self.flush()
         return result
@@ -101,13 +107,13 @@ class CallEvents:
             self.flush()
         return device
 
-    def _call_key(self, log: Log, compiled: Compiled, state, inputs: tuple) -> tuple | None:
-        """The key of a call; None for one that has to run eagerly."""
+    def _call_key(self, log: Log, compiled: Compiled, state, inputs: tuple) -> tuple[tuple | None, Floats]:
+        """The key of a call, None for one that has to run eagerly; and the floats among its arguments that are no part of it."""
         log.fresh, reason, detail = {}, "hooks", ""
         try:
-            key = ("call", compiled.token, state, operand_key(log, inputs, modules=True))
+            arguments, floats = compiled.arguments.lift(operand_key(log, inputs, modules=True))
             if not any(has_hooks(t) for t in log.fresh.values()):
-                return key
+                return ("call", compiled.token, state, arguments), floats
         except TypeError as error:
             reason, detail = "argument", str(error).splitlines()[1].strip()
         self._drop_if_empty(log)
@@ -115,7 +121,7 @@ class CallEvents:
             compiled.opened = reason, Location(*user_location())
         else:
             self._refuse_call(compiled, state, reason, detail)
-        return None
+        return None, ()
 
     def _call_opened(self, compiled: Compiled, module, args: tuple, kwargs: dict):
         """Run a function's Python: the modules that it calls are compiled, and what it does with their results."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import message
 from ..tensor.aval import Aval
 from ..tensor.tensor import Epoch, Tensor, storage_epoch, structure_epoch, write_epoch
+from .lifted import MAX_FLOATS
 from .trace import Node, freeze
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class Step:
     gradients, id of the leaf -> (leaf, value), input_grads: those of leaves that were brought in, as (leaf, value);
     freed: roots of graphs that a backward used up; attributes: (module, name, tree) set by forward; boundary: (value,
     gradient) where backward reached an eager tape; buckets, consumed: of an optimizer's step; verified: recorded the
-    same twice; is_provisional: the key is not yet that of later calls; has_effects: the body changed what a replay would
+    same twice; numbers: its scalars for lifted floats; is_provisional: the key is not yet that of later calls; has_effects: the body changed what a replay would
     not. Of events that may come next: leaves of a backward, rests: by optimizer (its id) what it was, the key of its step,
     its parameters without a pending gradient, clipped: those of a list (their ids) with one. outcomes: what a flush here
     has to give, for what was held; wrote: what the sequence that ends here writes.
@@ -209,6 +210,7 @@ class Step:
     has_effects: bool = False
     children: dict[tuple, list[Step]] = field(default_factory=dict)
     leaves: dict[tuple, Leaves] = field(default_factory=dict)
+    numbers: dict[tuple, list[float | int]] = field(default_factory=dict)
     rests: dict[int, tuple[tuple, tuple, list[Tensor]]] = field(default_factory=dict)
     clipped: dict[tuple, tuple[int, list[Tensor], list[Tensor]]] = field(default_factory=dict)
     graphs: dict[tuple[frozenset[int], tuple[int, ...]], Any] = field(default_factory=dict)
@@ -316,6 +318,12 @@ class Step:
                 return other
         return None
 
+    def remember(self, floats: tuple, numbers: list[float | int]) -> None:
+        """Note which scalars lifted floats give (lifted.py); the oldest are forgotten where there are too many."""
+        self.numbers[floats] = numbers
+        while len(self.numbers) > MAX_FLOATS:
+            self.numbers.pop(next(iter(self.numbers)), None)
+
     def add_child(self, step: Step) -> Step:
         """Enter a new child; the oldest kind of event is forgotten where there are too many."""
         self.children.setdefault(step.key, []).append(step)
@@ -326,9 +334,17 @@ class Step:
     def digest(self) -> tuple:
         """What must be equal for two recordings of one event to be the same program text."""
         captured = tuple((v, id(t)) for v, t in self.captured)
+        tape = tuple((entry.wants, entry.kept, _contents(entry.item)) for entry in self.taped)
         attributes = tuple((id(m()), name, repr(tree)) for m, name, tree in self.attributes)
         return (tuple(n.key() for n in self.nodes), tuple(self.avals), captured, freeze(self.updates),
-                repr(self.result), attributes, tuple(self.scalars), tuple(self.operands))  # fmt: skip
+                repr(self.result), attributes, tuple(self.scalars), tuple(self.operands), tape)  # fmt: skip
+
+
+def _contents(item: Node | FunctionCall) -> Any:
+    """The plain values in what a custom Function keeps for its backward."""
+    if isinstance(item, Node):
+        return None
+    return freeze((item.linked, item.saved, item.attributes), lambda value, kind: kind)
 
 
 def memory(tensor: Tensor):
