@@ -117,3 +117,20 @@ def test_repeated_rows_add_up_the_same_each_run(count):
     same = bt.zeros(1000, dtype=bt.int64, device="cuda")
     total = bt.zeros(2, dtype=bt.bfloat16, device="cuda").index_add(0, same, ones)
     assert total.tolist() == [1000, 0]
+
+
+@pytest.mark.parametrize("dtype", [bt.float32, bt.bfloat16])
+def test_gradients_add_up_in_their_memory(dtype):
+    w = bt.ones(3, 700, dtype=dtype, device="cuda", requires_grad=True)
+    x = bt.arange(2100, device="cuda").reshape(3, 700).to(dtype)
+    (w * x).sum().backward()
+    grad = w.grad
+    assert grad is not None
+    memory, alias, product = grad.data_ptr(), grad[1:], grad * w
+    for turns in (2, 3):
+        (w * x).sum().backward()
+        assert w.grad is grad and grad.data_ptr() == memory
+        expected = x.cpu() * turns
+        assert bt.equal(grad.cpu(), expected) and bt.equal(alias.cpu(), expected[1:])
+    with pytest.raises(RuntimeError, match="was changed in place"):
+        product.sum().backward()  # it keeps the gradient that has changed

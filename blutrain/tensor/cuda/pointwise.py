@@ -17,13 +17,16 @@ BODY = "typedef compute_of<T>::type C;\n" + "".join(
 _FLOATS = frozenset(d.numpy for d in (float16, bfloat16, float32, float64))
 
 
-def binary(name: str, x, y):
-    """The operation of that name (see OPERATORS), narrow floats rounded once; None for operands that it is not for."""
+def binary(name: str, x, y, out=None):
+    """The operation of that name (see OPERATORS), narrow floats rounded once; None for operands that it is not for.
+
+    out: where the result goes; may be x.
+    """
     if type(x) is not cupy.ndarray or type(y) is not cupy.ndarray or x.shape != y.shape:
         return None
     dtype = x.dtype
     if dtype not in _FLOATS or y.dtype != dtype or not (x.flags.c_contiguous and y.flags.c_contiguous):
         return None
-    z, size = cupy.ndarray(x.shape, dtype), x.size
+    z, size = cupy.ndarray(x.shape, dtype) if out is None else out, x.size
     launch_elementwise(function(BODY, name, T=dtype), size, (x, y, z, numpy.int64(size)), each=4)
     return z
