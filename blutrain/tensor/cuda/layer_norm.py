@@ -11,12 +11,12 @@ import cupy
 import numpy
 
 from ..ops.composite.blocks import compute_type
-from .column_sums import chunks_of, sum_partials
+from .column_sums import SUMS, Split
 from .compile import function, threads_for
 
-BODY = r"""
-typedef compute_of<T>::type C;
-
+BODY = (
+    SUMS
+    + r"""
 extern "C" __global__ void layer_norm(
     const T* x, const T* w, const T* b, T* y, C* mean, C* rstd, i64 columns, double eps) {
   i64 row = blockIdx.x;
@@ -64,31 +64,30 @@ extern "C" __global__ void input_gradient(
   else map_elements(columns, OF_BLOCK, [=](C g, C x) { return f(g, x, C(1)); }, dx, grad, x);
 }
 
-// 32 columns by 8 rows of threads; block (i, k) sums chunk k of the rows for columns 32 * i ... into row k of `partial`,
-// the sums of grad into as many rows behind.
+// 32 by 8 threads; block (i, k) sums chunk k of the rows for 32 columns. result: the gradients of weight and bias.
 extern "C" __global__ void column_sums(
-    const T* grad, const T* x, const C* mean, const C* rstd, C* partial, i64 rows, i64 columns, i64 chunk) {
-  __shared__ C parts[2][8][33];
+    const T* grad, const T* x, const C* mean, const C* rstd, C* partial, T* result, u32* arrived, i64 rows, i64 columns,
+    i64 chunk) {
   i64 j = blockIdx.x * 32 + threadIdx.x, stop = smaller((i64)(blockIdx.y + 1) * chunk, rows);
   C weight = 0, bias = 0;
-  if (j < columns)
+  if (j < columns) {
+    #pragma unroll 4
     for (i64 i = blockIdx.y * chunk + threadIdx.y; i < stop; i += 8) {
       C g = widen(grad[i * columns + j]);
       weight += g * ((widen(x[i * columns + j]) - mean[i]) * rstd[i]);
       bias += g;
     }
-  parts[0][threadIdx.y][threadIdx.x] = weight;
-  parts[1][threadIdx.y][threadIdx.x] = bias;
-  __syncthreads();
-  if (threadIdx.y || j >= columns) return;
-  for (int k = 1; k < 8; k++) {
-    weight += parts[0][k][threadIdx.x];
-    bias += parts[1][k][threadIdx.x];
   }
-  partial[blockIdx.y * columns + j] = weight;
-  partial[(gridDim.y + blockIdx.y) * columns + j] = bias;
+  weight = sum_over_y(weight);
+  bias = sum_over_y(bias);
+  if (!threadIdx.y && j < columns) {
+    partial[blockIdx.y * columns + j] = weight;
+    partial[(gridDim.y + blockIdx.y) * columns + j] = bias;
+  }
+  add_chunks(partial, 2, result, arrived, columns, 32);
 }
 """
+)
 NULL = numpy.uint64(0)
 
 
@@ -136,9 +135,10 @@ def _column_sums(grad, x, mean, rstd, rows: int, columns: int):
     """(sum of grad * normal, sum of grad) over the rows."""
     if not x.size:
         return cupy.zeros((2, columns), x.dtype)
-    blocks = -(-columns // 32)
-    num_chunks, chunk = chunks_of(rows, blocks)
-    partial = cupy.ndarray((2 * num_chunks, columns), mean.dtype)
-    args = (grad, x, mean, rstd, partial, numpy.int64(rows), numpy.int64(columns), numpy.int64(chunk))
-    function(BODY, "column_sums", T=x.dtype)((blocks, num_chunks), (32, 8), args)
-    return sum_partials(partial, 2, columns, x.dtype)
+    split = Split(rows, columns, 32)
+    partial, result, arrived = split.memory(2, x.dtype)
+    sizes = numpy.int64(rows), numpy.int64(columns), numpy.int64(split.chunk)
+    function(BODY, "column_sums", T=x.dtype)(
+        split.grid, (32, 8), (grad, x, mean, rstd, partial, result, arrived, *sizes)
+    )
+    return result
