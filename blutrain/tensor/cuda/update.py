@@ -15,6 +15,7 @@ from .compile import function
 CHUNK = 1 << 14
 # Rows of the table: the arguments of a launch have 4096 bytes.
 ROWS = 60
+_TABLE = numpy.dtype((numpy.void, ROWS * 8 * 8))  # CuPy hands over one element of any type by value
 
 # Each parameter has a row in `table`: pointers of old p, g and state, of new p and state, its number of elements.
 # Types: P parameter, G gradient, S0 and S1 state; C: what all of it is computed in.
@@ -156,7 +157,7 @@ def _launch(name: str, rows, scalars, attrs) -> None:
     owner, start = _chunks(sizes, cupy.cuda.runtime.getDevice())
     table = numpy.zeros((ROWS, 8), numpy.int64)
     table[: len(rows)] = [_row(*row) for row in rows]
-    kernel((owner.size,), (512,), (table, owner, start, *numbers))
+    kernel((owner.size,), (512,), (table.reshape(-1).view(_TABLE), owner, start, *numbers))
 
 
 def _row(inputs, outputs) -> list[int]:
