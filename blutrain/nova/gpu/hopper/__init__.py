@@ -8,9 +8,9 @@ tiles of D[p, q], p along the rows of wgmma and q along its columns:
                    (p = n computes the product transposed); the other one, contiguous along k, is q
 
 Reading order: `problem` (what a kernel asks for), `addition` (sums that the memory makes) and `traffic` (operands of the
-epilogue), `schedule`, `configure`, `cost` and `epilogue_cost` (the decisions and their prices), `tiles` (sizes and shared
-memory), `operands` (tensor maps, copies, descriptors), `machine` (barriers, wgmma), `place`, `sums` and `mainloop`,
-`pieces`, `values` and `epilogue` (from accumulators to results), `column_sums` and `row_sums`, `block`, `staging` and
-`fetch` (results and matrices between shared memory and TMA), `exchange` (between blocks that split k), `repack`, `split`
-and `columns` (the phases before and after), `contract` (the generator). Its text is written by `gpu.builder`.
+epilogue), `schedule`, `configure`, `cost` and `epilogue_cost` (the decisions and their prices), `shape` (axes, tiles, steps)
+and `tiles` (shared memory, workspace), `operands` (tensor maps, copies, descriptors), `machine` (barriers, wgmma), `place`,
+`sums` and `mainloop`, `pieces`, `values` and `epilogue` (from accumulators to results), `column_sums` and `row_sums`,
+`block`, `staging` and `fetch` (results and matrices between shared memory and TMA), `exchange` (between blocks that split
+k), `repack`, `split` and `columns` (the phases before and after), `contract` (the generator). `gpu.builder` writes the text.
 """

@@ -10,7 +10,7 @@ from blutrain.nova.contract.combine import Combiner
 from blutrain.nova.gpu.builder import Integer
 from blutrain.nova.gpu.hopper import machine
 from blutrain.nova.gpu.hopper.place import Consumer, Place
-from blutrain.nova.gpu.hopper.tiles import WARPGROUP
+from blutrain.nova.gpu.hopper.shape import WARPGROUP
 from blutrain.nova.gpu.hopper.values import Origin, Values
 
 if TYPE_CHECKING:

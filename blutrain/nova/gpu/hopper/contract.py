@@ -18,7 +18,8 @@ from blutrain.nova.gpu.hopper.operands import copies
 from blutrain.nova.gpu.hopper.pieces import fetched_loads, sent_rows, staged_stores, tile_map
 from blutrain.nova.gpu.hopper.problem import read_problem
 from blutrain.nova.gpu.hopper.schedule import Schedule
-from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
+from blutrain.nova.gpu.hopper.shape import WARPGROUP
+from blutrain.nova.gpu.hopper.tiles import Tiles
 from blutrain.nova.gpu.kernel import GpuKernel, GpuPhase, TensorMap
 from blutrain.nova.kernel import Kernel, Unsupported
 from blutrain.nova.target_gpu import GpuFacts

@@ -23,8 +23,9 @@ from blutrain.nova.gpu.hopper.pieces import (
 from blutrain.nova.gpu.hopper.place import Consumer, Place
 from blutrain.nova.gpu.hopper.row_sums import RowSums
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS
+from blutrain.nova.gpu.hopper.shape import WARPGROUP
 from blutrain.nova.gpu.hopper.staging import Staging, leader
-from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
+from blutrain.nova.gpu.hopper.tiles import Tiles
 from blutrain.nova.gpu.hopper.values import Origin, Run, Values
 from blutrain.nova.kernel import ITEM_BYTES
 

@@ -19,9 +19,10 @@ from blutrain.nova.gpu.hopper.fetch import FIRST_MAP
 from blutrain.nova.gpu.hopper.machine import Ring, Thread
 from blutrain.nova.gpu.hopper.pieces import Piece, pieces, thread_origin
 from blutrain.nova.gpu.hopper.place import Consumer, Place
+from blutrain.nova.gpu.hopper.shape import WARPGROUP
 from blutrain.nova.gpu.hopper.split import VECTOR, groups_of
 from blutrain.nova.gpu.hopper.staging import Staging
-from blutrain.nova.gpu.hopper.tiles import BARRIER_BYTES, WARPGROUP, Tiles
+from blutrain.nova.gpu.hopper.tiles import BARRIER_BYTES, Tiles
 from blutrain.nova.gpu.hopper.values import Values
 
 GROUP_BYTES = 4 * VECTOR * WARPGROUP  # of four accumulators of all threads

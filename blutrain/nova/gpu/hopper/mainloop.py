@@ -11,8 +11,9 @@ from blutrain.nova.gpu.hopper import machine
 from blutrain.nova.gpu.hopper.machine import Ring, Thread
 from blutrain.nova.gpu.hopper.operands import copies, emit_copies
 from blutrain.nova.gpu.hopper.place import Consumer, Place, locate, rank_of
+from blutrain.nova.gpu.hopper.shape import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WARPGROUP
 from blutrain.nova.gpu.hopper.sums import sums_of
-from blutrain.nova.gpu.hopper.tiles import CONSUMER_REGISTERS, PRODUCER_REGISTERS, WARPGROUP, Tiles
+from blutrain.nova.gpu.hopper.tiles import Tiles
 
 P_MAP, Q_MAP = "%map0", "%map1"
 

@@ -13,7 +13,8 @@ from blutrain.nova.gpu.hopper.epilogue import Epilogue
 from blutrain.nova.gpu.hopper.machine import Thread
 from blutrain.nova.gpu.hopper.pieces import Piece, num_chunks, pieces, thread_origin
 from blutrain.nova.gpu.hopper.place import Consumer, Place, locate
-from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
+from blutrain.nova.gpu.hopper.shape import WARPGROUP
+from blutrain.nova.gpu.hopper.tiles import Tiles
 from blutrain.nova.gpu.hopper.values import Run, Values
 
 VECTOR = 4  # accumulators kept together

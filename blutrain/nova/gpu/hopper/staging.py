@@ -13,7 +13,8 @@ from blutrain.nova.gpu.hopper.block import Block
 from blutrain.nova.gpu.hopper.pieces import Piece, num_chunks, sends_by_warps, sent_rows, tile_of
 from blutrain.nova.gpu.hopper.place import Consumer, Place
 from blutrain.nova.gpu.hopper.schedule import CONSUMER_ROWS
-from blutrain.nova.gpu.hopper.tiles import WARPGROUP, Tiles
+from blutrain.nova.gpu.hopper.shape import WARPGROUP
+from blutrain.nova.gpu.hopper.tiles import Tiles
 from blutrain.nova.gpu.hopper.values import Run
 
 
