@@ -89,7 +89,7 @@ class Drawer:
 
     def _source(self) -> tuple:
         if self.flip(0.4):
-            return "ids", self.extent(self.limits.classes), self.flip()
+            return "ids", self.extent(self.limits.classes), self.flip(), self.flip(0.3)
         return "numbers", self.one_of(("plain", "joined", "transposed", "sliced"))
 
     def _fits(self, *products: float) -> bool:
@@ -115,7 +115,7 @@ class Drawer:
             )
         elif kind == "Norm":
             arguments = (self._norm(),)
-        elif kind == "Residual":
+        elif kind in ("Residual", "Recomputed"):
             out = self.extent(most)
             if self._fits(2 * rows * width * out):
                 arguments = (
@@ -144,6 +144,16 @@ class Drawer:
         elif kind == "Tied":
             out = self.extent(most)
             arguments = (out, self.activation(rows * out), self.flip()) if self._fits(2 * rows * width * out) else None
+        elif kind == "Repeated":
+            times = self.one_of((2, 3))
+            arguments = (times, self.activation(rows * width)) if self._fits(times * rows * width * width) else None
+        elif kind == "Experts":
+            count, out = self.one_of((1, 2, 3)), self.extent(most // 2)
+            arguments = (count, out, self.activation(rows * out)) if self._fits(count * rows * width * out) else None
+        elif kind == "Looked":
+            arguments = (self.extent(max(1, self.limits.rows * shape[-2] // rows)),)
+        elif kind == "Stopped":
+            arguments = (self.activation(rows * width),) if self._fits(rows * width * width) else None
         elif kind == "Scaled":
             arguments = (self.one_of(("one", "column", "row", "batch")),)
         elif kind == "Turned" and width > 1:
@@ -162,10 +172,10 @@ class Drawer:
 
     def _loss(self, source: tuple, shape: tuple[int, ...], now: tuple[int, ...]) -> Loss:
         rows, width = math.prod(now[:-1]), now[-1]
-        kind = self.one_of(("cross entropy", "cross entropy", "cross entropy", "squares", "mean"))
+        kind = self.one_of(("cross entropy", "cross entropy", "cross entropy", "squares", "logits", "mean"))
         if kind == "mean":
             return Loss(kind)
-        if kind == "squares":
+        if kind in ("squares", "logits"):
             out = self.extent(self.limits.width)
             return Loss(kind, out, self.flip()) if self._fits(rows * width * out) else Loss("mean")
         tied = source[0] == "ids" and self.flip()

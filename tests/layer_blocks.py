@@ -12,6 +12,7 @@ import numpy as np
 
 import blutrain as bt
 from blutrain import nn
+from blutrain.autograd import checkpoint
 from blutrain.nn import functional as F
 
 ACTIVATIONS = {
@@ -112,7 +113,7 @@ class Attention(nn.Module):
         q, k, v = self.qkv(x3).reshape(batch, tokens, 3, self.heads, self.width).permute(2, 0, 3, 1, 4)
         bias = self.bias if self.mask == "added" else self.allowed if self.mask != "none" else None
         if self.fused:
-            made = F.scaled_dot_product_attention(q, k, v, bias)
+            made = F.scaled_dot_product_attention(q, k, v, bias, self.drop.p if self.training else 0.0)
         else:
             scores = q @ k.transpose(-1, -2) * (1 / math.sqrt(self.width))
             if self.mask == "added":
@@ -164,6 +165,70 @@ class Tied(nn.Module):
         made = ACTIVATIONS[self.activation](self.fc(x))
         made = made * self.scale
         return made @ self.fc.weight if self.plain else F.linear(made, self.fc.weight.t())
+
+
+class Repeated(nn.Module):
+    """One layer several times: its gradient is a sum."""
+
+    def __init__(self, shape, times: int, activation: str):
+        super().__init__()
+        self.fc, self.times, self.activation, self.shape = nn.Linear(shape[-1], shape[-1]), times, activation, shape
+
+    def forward(self, x):
+        for _ in range(self.times):
+            x = ACTIVATIONS[self.activation](self.fc(x))
+        return x
+
+
+class Experts(nn.Module):
+    """A sum of layers, each times its share of a softmax."""
+
+    def __init__(self, shape, count: int, width: int, activation: str):
+        super().__init__()
+        self.gate, self.activation, self.shape = (
+            nn.Linear(shape[-1], count, bias=False),
+            activation,
+            (*shape[:-1], width),
+        )
+        self.layers = nn.ModuleList(nn.Linear(shape[-1], width) for _ in range(count))
+
+    def forward(self, x):
+        shares = F.softmax(self.gate(x), -1)
+        made = [ACTIVATIONS[self.activation](layer(x)) for layer in self.layers]
+        return sum(one * shares[..., i : i + 1] for i, one in enumerate(made))
+
+
+class Looked(nn.Module):
+    """Rows by number, some of them several times, others never."""
+
+    def __init__(self, shape, count: int):
+        super().__init__()
+        numbers = np.random.default_rng(count).integers(0, shape[-2], count)
+        self.register_buffer("numbers", bt.tensor(numbers))
+        self.shape = (*shape[:-2], count, shape[-1])
+
+    def forward(self, x):
+        return x.index_select(-2, self.numbers)
+
+
+class Recomputed(Residual):
+    """A residual part whose inner values the backward makes again."""
+
+    def forward(self, x):
+        return checkpoint(super().forward, x)
+
+
+class Stopped(nn.Module):
+    """x + s y, where no gradient flows into y's operand, and none into its weight."""
+
+    def __init__(self, shape, activation: str):
+        super().__init__()
+        self.weight, self.scale = drawn(shape[-1], shape[-1], scale=1 / math.sqrt(shape[-1])), drawn(shape[-1])
+        self.weight.requires_grad_(False)
+        self.activation, self.shape = activation, shape
+
+    def forward(self, x):
+        return x + self.scale * ACTIVATIONS[self.activation](F.linear(x.detach(), self.weight))
 
 
 class Scaled(nn.Module):
@@ -219,5 +284,5 @@ class Pooled(nn.Module):
         return x.mean(1) + 0.1 * bt.logsumexp(x, 1)
 
 
-BLOCKS = {c.__name__: c for c in (Dense, Norm, Residual, Gated, Attention, Mixing, Batched, Tied, Scaled, Turned,
-                                  Thinned, Pooled)}  # fmt: skip
+BLOCKS = {c.__name__: c for c in (Dense, Norm, Residual, Gated, Attention, Mixing, Batched, Tied, Repeated, Experts,
+                                  Looked, Recomputed, Stopped, Scaled, Turned, Thinned, Pooled)}  # fmt: skip

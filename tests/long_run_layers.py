@@ -79,12 +79,12 @@ def worker(options, folder: Path, end: float) -> None:
         start, recipe, precision = time.time(), draw(seed), PRECISIONS[seed % len(PRECISIONS)]
         found = tried(recipe, options.device, precision, seed)
         row = {"seed": seed, "precision": precision, "seconds": round(time.time() - start, 2), "faults": found[:6]}
-        write(folder, options.worker, {**row, "recipe": recipe.text()} if found else row)
+        write(folder, options.worker, {**row, "recipe": recipe.text(), "data": repr(recipe)} if found else row)
         if any("CUDA_ERROR" in text or "cudaError" in text for text in found):
             sys.exit(3)  # nothing works in this process any more
         if found:
             least = less(recipe, options.device, precision, kind(found), min(time.time() + LEAVE, end - MARGIN))
-            write(folder, options.worker, {"seed": seed, "smallest": least.text()})
+            write(folder, options.worker, {"seed": seed, "smallest": least.text(), "data of it": repr(least)})
         seed += options.jobs
 
 

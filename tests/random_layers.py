@@ -34,7 +34,9 @@ class Part(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """kind: "cross entropy" (of `width` classes; tied: of the embedding), "squares" (against targets), "mean"."""
+    """kind: "cross entropy" (of `width` classes; tied: of the embedding), "squares" (against targets), "logits" (of
+    targets that are 0 or 1), "mean".
+    """
 
     kind: str
     width: int = 0
@@ -47,7 +49,7 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    """source: ("ids", vocabulary, has positions) or ("numbers", form). shape: of the hidden values behind it."""
+    """source: ("ids", vocabulary, has positions, has padding) or ("numbers", form). shape: of the hidden values behind it."""
 
     seed: int
     source: tuple
@@ -76,7 +78,7 @@ class Model(nn.Module):
         super().__init__()
         self.recipe, shape = recipe, recipe.shape
         if recipe.source[0] == "ids":
-            self.table = nn.Embedding(recipe.source[1], shape[-1])
+            self.table = nn.Embedding(recipe.source[1], shape[-1], padding_idx=0 if recipe.source[3] else None)
             self.positions = drawn(shape[-2] if len(shape) == 3 else 1, shape[-1]) if recipe.source[2] else None
         self.parts = nn.ModuleList()
         for kind, arguments in recipe.parts:
@@ -127,6 +129,8 @@ class Model(nn.Module):
                 total = total + (output * output * 0.05).mean()
             elif loss.kind == "squares":
                 total = total + F.mse_loss(output, targets.pop(0))
+            elif loss.kind == "logits":
+                total = total + F.binary_cross_entropy_with_logits(output, targets.pop(0))
             else:
                 rows = output.reshape(-1, output.shape[-1])
                 made = F.cross_entropy(rows, targets.pop(0).reshape(-1), ignore_index=IGNORED, reduction=loss.reduction,
@@ -159,6 +163,8 @@ def _inputs(recipe: Recipe, rng: np.random.Generator) -> list[np.ndarray]:
 def _targets(loss: Loss, hidden_shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     if loss.kind == "squares":
         return rng.standard_normal((*hidden_shape[:-1], loss.width)).astype(np.float32)
+    if loss.kind == "logits":
+        return (rng.random((*hidden_shape[:-1], loss.width)) < 0.3).astype(np.float32)
     ids = rng.integers(0, loss.width, hidden_shape[:-1])
     ids[rng.random(ids.shape) < loss.ignored] = IGNORED
     ids.reshape(-1)[:1] = loss.width - 1  # one row counts at least

@@ -56,7 +56,7 @@ def test_the_code_for_sm_80_computes_the_step(seed, precision):
 # -------------------------------------------------------------------- what judges is judged
 
 TWO_LAYERS = Recipe(
-    7, ("ids", 90, True), (4, 33, 40), (Part("Dense", (56, True, "gelu", 0.1)), Part("Norm", ("layer",))),
+    7, ("ids", 90, True, False), (4, 33, 40), (Part("Dense", (56, True, "gelu", 0.1)), Part("Norm", ("layer",))),
     (Loss("cross entropy", 77, ignored=0.2, smoothing=0.1),), clip=0.1, steps=1,
 )  # fmt: skip
 
