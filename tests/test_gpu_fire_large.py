@@ -18,6 +18,7 @@ import row_bodies
 from cpu_kernels import Body, region
 from gpu import is_there, needs_gpu
 from gpu_device import OnDevice
+from test_gpu_hopper_large import column_sums
 
 pytestmark = needs_gpu
 COLUMNS = 1024
@@ -213,6 +214,76 @@ def test_products(family, m, n, k):
         want = left @ b.astype(np.float64).T
         assert np.abs(got - want).max() <= 8e-3 * np.abs(want).max()
     assert not any(bool((c[part] == 0xFFFF).any()) for part in parts(m, 1 << 16)), "poison is left"
+
+
+def matrices(count: int, rows: int, columns: int) -> Any:
+    return normal(count * rows * columns).reshape(count, rows, columns)
+
+
+def is_close(got, want, limit: float = 2e-3) -> bool:
+    """Relative to the largest one: factors are rounded to TF32, or sums of many in f32."""
+    return bool(abs(got - want).max() <= limit * abs(want).max())
+
+
+def test_many_copied_factors():
+    """TN in TF32: a phase makes a k-major copy of one factor, here for more batches than a grid's last side has blocks."""
+    import cupy
+
+    count, side = 70_000, 64
+    case = fire_cases.hopper(hopper_kernels.plain, "TN", side, side, side, "tf32", "", (count,))()
+    a, b = matrices(count, side, side), matrices(count, side, side)
+    (c,) = OnDevice(case.plan()).run([as_bytes(a), as_bytes(b)])
+    c = c.view(cupy.float32).reshape(count, side, side)
+    for part in parts(count, 10_000):
+        assert is_close(c[part], cupy.matmul(a[part].transpose(0, 2, 1), b[part]))
+
+
+def test_a_long_copied_factor():
+    """Copied in more pieces along k than a grid's second side has blocks, to 5 GB; partial sums lie behind."""
+    import cupy
+
+    k, side = 5_000_000, 256
+    case = fire_cases.hopper(hopper_kernels.plain, "TN", side, side, k, "tf32")()
+    (a,), (b,) = matrices(1, k, side), matrices(1, k, side)
+    (c,) = OnDevice(case.plan()).run([as_bytes(a), as_bytes(b)])
+    want = sum(a[part].T.astype("f8") @ b[part].astype("f8") for part in parts(k, 1 << 18))
+    assert is_close(c.view(cupy.float32).reshape(side, side), want)
+
+
+@pytest.mark.parametrize("layout, dtype", [("NN", "tf32"), ("NT", "tf32")])
+@pytest.mark.parametrize("family", ["hopper", "ampere"])
+def test_long_rows(family, layout, dtype):
+    """256 rows of 2^24 + 8: a thread's results lie further apart than the text of an address can say."""
+    import cupy
+
+    m, n, k = 256, (1 << 24) + 8, 32
+    case = (fire_cases.hopper if family == "hopper" else fire_cases.ampere)(
+        hopper_kernels.plain, layout, m, n, k, dtype
+    )()
+    (a,), (b,) = matrices(1, m, k), matrices(1, *((k, n) if layout == "NN" else (n, k)))
+    (c,) = OnDevice(case.plan()).run([as_bytes(a), as_bytes(b)])
+    c = c.view(cupy.float32).reshape(m, n)
+    for part in parts(n, 1 << 20):
+        right = b[:, part] if layout == "NN" else b[part].T
+        assert is_close(c[:, part], a @ right)
+
+
+def test_partial_sums():
+    """Sums over the rows of 2^21 x 196608 results, in 2^31 + partial ones; the results themselves are stored nowhere."""
+    import cupy
+
+    m, n, k = 1 << 21, 3 << 16, 64
+    case = fire_cases.hopper(lambda: column_sums(m, n, k))()
+    assert case.kernel.workspace_bytes >= 4 << 31
+    bits = filled(m * k, "u2", lambda i: (0x3C00 + scattered(i) % 0x380).astype("u2"))  # bf16, 2^-7 to 1
+    b = (0.25 * np.random.default_rng(1).standard_normal((n, k))).astype(ampere_support.NUMPY["bf16"])
+    (sums,) = OnDevice(case.plan()).run([as_bytes(bits), cupy.asarray(b.view(np.uint16).reshape(-1).view(np.uint8))])
+    places = np.r_[0:8, n // 2 : n // 2 + 8, n - 8 : n]
+    right, want = cupy.asarray(b[places].astype(np.float32)).T, cupy.zeros(len(places))
+    for part in parts(m, 1 << 16):
+        left = (bits.reshape(m, k)[part].astype("u4") << 16).view(cupy.float32)
+        want += cupy.exp(left @ right).sum(0, dtype=cupy.float64)
+    assert bool((abs(sums.view(cupy.float32)[places] / want - 1) < 1e-3).all())
 
 
 def case_arrays(operands) -> list[np.ndarray]:
