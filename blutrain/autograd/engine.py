@@ -111,6 +111,7 @@ class _Walk:
         self.leaf_uses: dict[int, int] = {}
         self.wanted: dict | None = None
         self.accumulates = self.tells_reducers = False
+        self.is_checked = config.get("detect_anomaly")
         self.reducers: dict[int, Any] = {}  # those that were told of a gradient
         self.shared: dict[int, Tensor] = {}  # gradients that somebody else holds too: a leaf must not take them over
 
@@ -146,10 +147,12 @@ class _Walk:
                     if id(node) in run:
                         self._skip(node, deliver)
                     continue
-                grads = _run_hooks(node, grads)
-                for i, grad in enumerate(grads):
-                    if (id(node), i) in captured:
-                        captured[id(node), i] = grad
+                if node.hooks is not None:
+                    _run_hooks(node, grads)
+                if captured:
+                    for i, grad in enumerate(grads):
+                        if (id(node), i) in captured:
+                            captured[id(node), i] = grad
                 if id(node) in run:
                     self._step(node, grads, deliver)
                 if not self.retain:
@@ -176,14 +179,17 @@ class _Walk:
                     got=str(len(results)),
                 )
             )
-        incoming = {id(g) for g in grads}
+        sent = [*map(id, grads)]
         for i, (edge, grad) in enumerate(zip(node.edges, results)):
             if edge is None:
                 continue
             if grad is not None:
-                _check(node, i, grad)
-                if id(grad) in incoming or id(grad) in self.shared or any(grad is r for r in results[:i]):
-                    self.shared[id(grad)] = grad
+                if not isinstance(grad, Tensor) or grad._aval != node.avals[i] or self.is_checked:
+                    _check(node, i, grad)
+                key = id(grad)
+                if key in sent or key in self.shared:
+                    self.shared[key] = grad
+                sent.append(key)
             self._send(edge, grad, deliver)
 
     def _skip(self, node, deliver) -> None:
@@ -280,12 +286,10 @@ def _leading_to(nodes, wanted: dict) -> list:
     return result[::-1]
 
 
-def _run_hooks(node, grads):
-    if node.hooks is not None:
-        for index, hooks in node.hooks.items():
-            if grads[index] is not None:
-                grads[index] = hooks.run(grads[index])
-    return grads
+def _run_hooks(node, grads: list) -> None:
+    for index, hooks in node.hooks.items():
+        if grads[index] is not None:
+            grads[index] = hooks.run(grads[index])
 
 
 def _check(node, i: int, grad) -> None:

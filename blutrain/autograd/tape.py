@@ -48,7 +48,9 @@ def edge_of(x):
     """Where the gradient of a tensor goes: None, the tensor itself (a leaf), or (node, number of its result)."""
     if not isinstance(x, Tensor) or not x._requires_grad:
         return None
-    node = node_of(x)
+    node = x.grad_fn
+    if x._base is not None or type(node) is Deferred:
+        node = node_of(x)
     return x if node is None else (node, x._index)
 
 
@@ -74,10 +76,14 @@ class Node:
         self.prim, self.attrs, self.location, self.hooks = prim, attrs, location, None
         edges, avals, kept = [], [], []
         for x in operands:
-            is_tensor = isinstance(x, Tensor)
-            edges.append(edge_of(x) if is_tensor else None)
-            avals.append(x._aval if is_tensor else dispatch.aval_of(x))
-            kept.append(None if is_tensor else x)
+            if isinstance(x, Tensor):
+                edges.append(edge_of(x) if x._requires_grad else None)
+                avals.append(x._aval)
+                kept.append(None)
+            else:
+                edges.append(None)
+                avals.append(dispatch.aval_of(x))
+                kept.append(x)
         self.number = next(_numbers)  # after the edges: those may make deferred nodes, which come before this one
         self.edges, self.avals, self.result_avals = edges, avals, [r._aval for r in results]
         self.operands: Any = kept

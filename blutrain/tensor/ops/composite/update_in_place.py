@@ -5,11 +5,13 @@ on a GPU one launch for all.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy
 
 from ... import dispatch, late_checks
 from ...primitive import TABLE
-from ...tensor import Tensor
+from ...tensor import Tensor, write_epoch
 from .update import NUM_TENSORS, run_blocks
 
 
@@ -24,15 +26,15 @@ def update_in_place(name: str, params, grads, states, scalars, **attrs) -> None:
     prim, numbers = TABLE[name], [float(s) for s in scalars]
     rows = [(p, g, *state) for p, g, state in zip(params, grads, states, strict=True)]
     of_numbers = [dispatch.aval_of(n) for n in numbers]
+    by_device: dict[Any, list] = {}
     for row in rows:
         prim.infer(*[t._aval for t in row], *of_numbers, **attrs)
-        dispatch.common_device(name, row, {})
+        by_device.setdefault(dispatch.common_device(name, row, {}), []).append(row)
         if dispatch.recorder is not None:
             for written in (row[0], *row[2:]):
                 dispatch.recorder.write(written)
-    for device in {row[0].device for row in rows}:
-        group = [row for row in rows if row[0].device is device]
-        arrays = [tuple(t._buffer() for t in row) for row in group]
+    for device, group in by_device.items():
+        arrays = [tuple([t._buffer() for t in row]) for row in group]
         with device.activate():
             if device.is_cpu:
                 _on_cpu(name, arrays, numbers, attrs)
@@ -40,8 +42,7 @@ def update_in_place(name: str, params, grads, states, scalars, **attrs) -> None:
                 from ...cuda.update import update_many
 
                 update_many(name, arrays, numbers, **attrs)
-        for row in group:
-            _bump(row)
+        _bump(group)
 
 
 def _on_cpu(name: str, rows, numbers, attrs) -> None:
@@ -54,6 +55,9 @@ def _on_cpu(name: str, rows, numbers, attrs) -> None:
                     old[...] = new
 
 
-def _bump(row: tuple[Tensor, ...]) -> None:
-    for written in (row[0], *row[2:]):
-        written._bump_version()
+def _bump(rows: list[tuple[Tensor, ...]]) -> None:
+    """Note that all parameters and states were changed in place, as one change."""
+    write_epoch.bump()
+    for row in rows:
+        for written in (row[0], *row[2:]):
+            written._versions().own = write_epoch.value
