@@ -166,12 +166,14 @@ class Forgetting(Head):
         return hidden * self.scale
 
 
-@scenario("programs", cls=Forgetting)
+@scenario("effects", cls=Forgetting)
 def float_that_forward_changes(run):
-    for x, y in run.batches(24):
+    for x, y in run.batches(16):
         loss = run.model(x, y)
         run.step(loss)
         run.see(loss, run.model.scale)
+    if run.model._compiled is not None:
+        assert programs(run.model) <= 6
 
 
 class Annealed(nn.Module):

@@ -28,9 +28,10 @@ from ..nn.parameter import Parameter
 from ..tensor.device import Device
 from ..tensor.dtype import get_default_dtype
 from ..tensor.tensor import Tensor, storage_epoch, structure_epoch
-from .guards import MAX_EFFECTS, MISSING, Identity, Place, can_change, guard, identities, weak
+from .guards import MISSING, Identity, Own, Place, can_change, guard, identities, weak
 from .jit import Function
 from .lifted import Arguments, Floats, Lifted, is_same
+from .noting import OWN, noting_class
 from .steps import alive, has_hooks, memory
 from .variables import callables_in, variables_of
 
@@ -42,8 +43,6 @@ MAX_STATES = 256  # states of a module remembered
 
 _tokens = itertools.count(1)
 _forward_of = operator.attrgetter("forward")
-# Attributes of every Module that the key covers by itself, or that are no business of forward.
-_OWN = frozenset(Module().__dict__) | {"__dict__", "__class__"}
 
 
 class State(NamedTuple):
@@ -81,9 +80,7 @@ class Compiled:
         self.parts: dict[int, tuple[weakref.ref[Module], Compiled]] = {}
         self._places: dict[str, dict[tuple[int, str], Place]] = {"stable": {}, "changeable": {}}
         self._found: dict[str, list] = {}
-        self._joined: dict[
-            Any, Callable[[], Any]
-        ] = {}  # modules among arguments and at places, functions among arguments
+        self._joined: dict[Any, Callable[[], Any]] = {}  # modules and functions among arguments, modules at places
         self._noted: dict[int, Module] = {}
         self._met: list[weakref.ref[Module]] = []
         self._read: list[Any] = []  # what the call being recorded read of modules
@@ -97,6 +94,7 @@ class Compiled:
         self._epoch: Any = None
         self.floats: tuple[Floats, ...] = ()
         self.arguments = Arguments()
+        self.has_lasting_effects = False
 
     # ---------------------------------------------------------------- the key
 
@@ -116,10 +114,7 @@ class Compiled:
             self._epoch = epoch
         self.operands = []
         changeable = tuple([place.guard(self._take) for place in self._places["changeable"].values()])
-        known, self.floats = (
-            self.floats,
-            tuple([x.floats for x in (*self._state.stable, *changeable) if type(x) is Lifted]),
-        )
+        known, self.floats = self.floats, self._lifted(changeable)
         if changeable != before.changeable:
             if self._join(changeable):
                 self._set_structure(self._state.stable)
@@ -127,6 +122,11 @@ class Compiled:
             return self._number
         self._state = self._state._replace(changeable=changeable, settings=settings)
         return self._enter(before)
+
+    def _lifted(self, changeable: tuple) -> tuple[Floats, ...]:
+        """The floats that the key lacks. What each call changes may be a number: then it lacks those of all operations."""
+        floats = tuple([x.floats for x in (*self._state.stable, *changeable) if type(x) is Lifted])
+        return (*floats, ("effects",)) if self.has_lasting_effects else floats
 
     def _set_structure(self, stable: tuple) -> None:
         self._state = self._state._replace(tree=self._tree(), stable=stable)
@@ -283,7 +283,7 @@ class Compiled:
         self.operands, self._met, self._read = [], [], []
         self._scan()
         for m, cls in zip(modules, classes, strict=True):
-            object.__setattr__(m, "__class__", _noting_class(cls, self, by_id, log))
+            object.__setattr__(m, "__class__", noting_class(cls, self, by_id, log))
         try:
             yield
         finally:
@@ -299,11 +299,11 @@ class Compiled:
             if _is_made_in(value, log) or _is_state(module, name, value):
                 return
         elif isinstance(value, types.MethodType):
-            if value.__func__.__module__.startswith("blutrain.") or name == "forward":
-                return
-            if on_class:
-                self._add(kind, (id(cls), name), Place(cls, name))
-            kind = "stable"
+            if not value.__func__.__module__.startswith("blutrain.") and name != "forward":
+                self._add("changeable", (id(cls), name), Place(cls, name))
+                self._add("stable", (id(module), name), Own(module, name))
+                self._read.append(value)
+            return
         elif on_class:
             if hasattr(inspect.getattr_static(cls, name, None), "__get__"):
                 return
@@ -353,28 +353,32 @@ class Compiled:
         """The places that the call just recorded changed. One that each of the last recordings changed is no guard from
         now on: the body has to run at every call.
         """
-        changed, guards = [], list(self._state.changeable)
-        for i, (key, place) in enumerate(self._places["changeable"].items()):
-            if place.effects >= MAX_EFFECTS or key in replayed:
-                continue
-            if is_same(place.guard(self._is_operand), guards[i]):
-                place.effects = 0
-                continue
-            place.effects += 1
-            changed.append(place)
-            if place.effects >= MAX_EFFECTS:
-                guards[i] = None
-        self._state = self._state._replace(changeable=tuple(guards))
+        changed = []
+        for kind, take in (("stable", _never), ("changeable", self._is_operand)):
+            guards = list(getattr(self._state, kind))
+            for i, (key, place) in enumerate(self._places[kind].items()):
+                if place.is_lasting:
+                    continue
+                if is_same(place.guard(take), guards[i]):
+                    place.effects = 0
+                    continue
+                place.effects, place.is_set = place.effects + 1, key in replayed
+                changed.append(place)
+                if place.is_lasting:
+                    guards[i], self.has_lasting_effects = None, True
+            self._state = self._state._replace(**{kind: tuple(guards)})
+        self._structure = self._intern(self._state[:2])
         return changed
 
     @property
     def has_effects(self) -> bool:
         """Whether a replay would lack what the call just recorded changed, or what calls keep changing."""
-        return any(place.effects for place in self._places["changeable"].values())
+        places = (*self._places["stable"].values(), *self._places["changeable"].values())
+        return any(place.effects and (place.is_lasting or not place.is_set) for place in places)
 
     def lasting_effect(self) -> str:
         """The place that is no guard any more since the call just recorded, in words."""
-        return next((self._label(place) for place in self.changed if place.effects >= MAX_EFFECTS), "")
+        return next((self._label(place) for place in self.changed if place.is_lasting), "")
 
     @property
     def has_new_inputs(self) -> bool:
@@ -391,28 +395,9 @@ class Compiled:
         for m in self._modules():
             old = before.get(id(m), {})
             for name, value in m.__dict__.items():
-                if name not in _OWN and old.get(name, MISSING) is not value and not isinstance(value, Module):
+                if name not in OWN and old.get(name, MISSING) is not value and not isinstance(value, Module):
                     changed.append((m, name))
         return changed
-
-
-def _noting_class(cls: type, compiled: Compiled, modules: dict[int, Module], log: Log) -> type:
-    """A subclass whose instances report the reads of their attributes."""
-
-    def __getattribute__(self, name):
-        if name in _OWN or id(self) not in modules:
-            return super(noting, self).__getattribute__(name)
-        try:
-            value = super(noting, self).__getattribute__(name)
-        except AttributeError:
-            compiled.note(self, cls, name, MISSING, log)
-            raise
-        if not isinstance(value, Module):
-            compiled.note(self, cls, name, value, log)
-        return value
-
-    noting = type(cls.__name__, (cls,), {"__getattribute__": __getattribute__, "__module__": cls.__module__})
-    return noting
 
 
 def _never(tensor: Tensor) -> bool:

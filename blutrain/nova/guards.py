@@ -29,6 +29,7 @@ MISSING = object()
 _NEVER = object()  # no value of anything
 OPERAND = "operand"  # stands in a guard for a tensor that the call takes as it takes its arguments
 MAX_EFFECTS = 3  # recordings that change what stands at a place; beyond, the body runs at every call
+MAX_SETS = 5  # the same of an attribute that replays set, too (a switch that is thrown has two states, each of which is verified)
 MAX_PARTS, MAX_BYTES = 1000, 1 << 20  # of a value and of an array: of what is beyond, identity and size are the guard
 MAX_LEVELS = 12  # how far guards look into objects and containers
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -38,14 +39,15 @@ class Place:
     """Where a call reads something: attribute `name` of an object, which is not kept alive for it.
 
     is_shallow: only which object stands there matters. effects: how many recordings one after another changed what stands
-    there. floats: how often its floats did; may_lift: whether they are no part of the key when they do.
+    there. is_set: replays change it, too. floats: how often its floats did; may_lift: whether they are no part of the key
+    when they do.
     """
 
-    __slots__ = ("_guard", "_value", "effects", "floats", "is_shallow", "may_lift", "name", "owner")
+    __slots__ = ("_guard", "_value", "effects", "floats", "is_set", "is_shallow", "may_lift", "name", "owner")
 
     def __init__(self, owner, name: str):
         self.owner, self.name = weak(owner), name
-        self.is_shallow, self.effects = False, 0
+        self.is_shallow, self.is_set, self.effects = False, False, 0
         self.floats, self.may_lift = Lifting(), True
         self._value: Callable[[], Any] = lambda: _NEVER
         self._guard: Any = None
@@ -59,7 +61,7 @@ class Place:
 
     def guard(self, take: Callable[[Tensor], bool]) -> Any:
         """The guard of what stands there. take(tensor): whether it becomes an operand."""
-        if self.effects >= MAX_EFFECTS:
+        if self.is_lasting:
             return None
         value = self.read()
         if value is self._value() and value is not None:  # (what is gone gives None)
@@ -71,6 +73,11 @@ class Place:
             self._value, self._guard = weak(value), result
         return result
 
+    @property
+    def is_lasting(self) -> bool:
+        """Whether calls keep changing what stands there: it is no guard any more."""
+        return self.effects >= (MAX_SETS if self.is_set else MAX_EFFECTS)
+
     def keep_floats(self) -> None:
         """Make its floats a part of the key for ever."""
         self.may_lift, self._value = False, lambda: _NEVER
@@ -78,6 +85,15 @@ class Place:
     def label(self, names: dict[int, str]) -> str:
         """The place in words; names: paths of modules by id."""
         return f"the attribute {'.'.join(filter(None, [names.get(id(self.owner()), ''), self.name]))!r}"
+
+
+class Own(Place):
+    """An attribute in an object itself, in front of what its class has by that name."""
+
+    __slots__ = ()
+
+    def read(self):
+        return vars(self.owner()).get(self.name, MISSING)
 
 
 def weak(value) -> Callable[[], Any]:

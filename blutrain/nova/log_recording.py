@@ -13,6 +13,7 @@ from ..tensor.tensor import Tensor, aval_of
 from .lifted import ARITHMETIC
 from .refuse import refuse
 from .steps import (
+    MAX_VARIANTS,
     FunctionCall,
     Handle,
     Leaf,
@@ -99,9 +100,10 @@ class EventRecording:
             step.result = self.freeze_result(result)
             self._name_gradients(step)
             known = self.position.known_child(step)
-            is_new = known is None and step.key[0] == "call" and not step.has_effects and not floats
-            if is_new and step.key in self.position.children:
-                self._warn_unstable(self.position.children[step.key][0], step)
+            others = self.position.children.get(step.key, [])
+            is_new = known is None and step.key[0] == "call" and (step.has_effects or not floats)
+            if is_new and len(others) >= (MAX_VARIANTS if step.has_effects else 1):
+                self._warn_unstable(others[0], step)
         except BaseException as error:
             self._undo(before, handles, error)
             self.unmark(len(marks))

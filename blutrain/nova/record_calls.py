@@ -165,6 +165,8 @@ class CallEvents:
             log.current.key = (*log.current.key[:2], state, *log.current.key[3:])
             log.current.is_provisional = compiled.has_new_inputs
             log.current.has_effects = compiled.has_effects or form_of(inputs[:2]) != form
+            if compiled.has_lasting_effects:  # the body sets its attributes itself
+                log.current.attributes = []
             if effect := compiled.lasting_effect():
                 location, strict = Location(*user_location()), compiled.options.strict
                 refuse("effects", location, strict=strict, detail=effect, instead=COMPILED)
