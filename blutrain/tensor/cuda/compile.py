@@ -58,6 +58,7 @@ template <class T> struct alignas(16) Pack {
   static const int SIZE = 16 / sizeof(T);
   T of[SIZE];
 };
+template <class T> struct alignas(4 * sizeof(T)) Four { T of[4]; };
 template <class T> __device__ inline bool is_aligned(const T* p) { return (u64)p % 16 == 0; }
 
 template <class C> __device__ inline C larger(C x, C y) { return x > y ? x : y; }

@@ -45,11 +45,18 @@ DROPOUT = (
 typedef compute_of<T>::type C;
 extern "C" __global__ void dropout(
     const T* x, T* y, i64 size, u64 threshold, double scale, u32 draw_low, u32 draw_high, u32 k0, u32 k1) {
+  bool is_aligned = ((u64)x | (u64)y) % sizeof(Four<T>) == 0;
   for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; 4 * i < size; i += (i64)gridDim.x * blockDim.x) {
     u32 words[4];
     philox(i, draw_low, draw_high, k0, k1, words);
-    for (i64 k = 0, j = 4 * i; k < 4 && j < size; k++, j++)
-      store(y + j, words[k] < threshold ? widen(x[j]) * C(scale) : C(0));
+    auto f = [&](T x, int k) { return words[k] < threshold ? widen(x) * C(scale) : C(0); };
+    if (is_aligned && 4 * i + 4 <= size) {
+      Four<T> four = ((const Four<T>*)x)[i];
+      for (int k = 0; k < 4; k++) store(four.of + k, f(four.of[k], k));
+      ((Four<T>*)y)[i] = four;
+    } else {
+      for (i64 k = 0, j = 4 * i; k < 4 && j < size; k++, j++) store(y + j, f(x[j], k));
+    }
   }
 }
 """

@@ -29,7 +29,6 @@ struct Row {
   i64 size;
 };
 struct Table { Row of[ROWS]; };
-template <class T> struct alignas(4 * sizeof(T)) Four { T of[4]; };
 
 // f(p, g, s0, s1) changes numbers for each element; state that the update does not have is 0 and not written.
 template <class F> __device__ void each_element_of(const Row& row, i64 first, F f) {
