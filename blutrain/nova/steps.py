@@ -170,12 +170,13 @@ class Step:
     views: values that share memory with another one, with the node that made them; updates: state -> new value, written:
     which states user code may read before the flush, with the captured tensor (None: an outside one); grads: pending
     gradients, id of the leaf -> (leaf, value), input_grads: those of leaves that were brought in, as (leaf, value);
-    freed: roots of graphs that a backward used up; attributes: (module, name, tree) set by forward; boundary: (value,
-    gradient) where backward reached an eager tape; buckets, consumed: of an optimizer's step; verified: recorded the same twice; numbers: its scalars for lifted
-    floats; is_provisional: the key is not yet that of later calls; has_effects: the body changed what a replay would
-    not. Of events that may come next: leaves of a backward, rests: by optimizer (its id) what it was, the key of its
-    step, its parameters without a pending gradient, clipped: those of a list (their ids) with one. outcomes: what a
-    flush here has to give, for what was held; wrote: what the sequence that ends here writes.
+    freed: roots of graphs that a backward used up; attributes: (module, name, tree) set by forward; boundary:
+    (value, gradient) where backward reached an eager tape; buckets, consumed: of an optimizer's step; verified:
+    recorded the same twice; numbers: its scalars for lifted floats; is_provisional: the key is not yet that of
+    later calls; has_effects: the body changed what a replay would not. Of events that may come next: leaves of a
+    backward, rests: by optimizer (its id) what it was, the key of its step, its parameters without a pending
+    gradient, clipped: those of a list (their ids) with one. outcomes: what a flush here has to give, for what was
+    held; wrote: what the sequence that ends here writes.
 
     A leaf that was brought in is named by its value: it is another tensor each time.
     """
