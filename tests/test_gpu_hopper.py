@@ -230,6 +230,7 @@ REFUSED = [
     (plain("NT", 64, 64, 66, "bf16"), "multiples of 16 bytes"),
     (plain("TN", 65, 64, 64, "tf32"), "multiples of 16 bytes"),
     (plain("NT", 0, 64, 64, "bf16"), "empty product"),
+    (plain("NT", 1 << 31, 8, 8, "bf16"), "an axis of 2147483648 elements"),
 ]
 
 

@@ -6,9 +6,11 @@ import re
 import numpy as np
 import pytest
 from contract_harness import KernelText, context, parse_kernel
+from hopper_kernels import factors, finished, generate, multiply, narrowed
 from mlir import ir
 
 from blutrain.nova.cpu import lower, orc
+from blutrain.nova.gpu.assemble import AssembleJob, assemble
 from blutrain.nova.gpu.builder import Builder
 from blutrain.nova.gpu.hopper.scalar import clone_region
 
@@ -104,3 +106,19 @@ def test_values(region, reference):
 def test_infinite_constants_stay():
     out, _ = cloned(INFINITE)
     assert "inf" not in out.function_body() and multiplications(INFINITE) == 2
+
+
+@pytest.mark.parametrize("dims, kinds", [("(d1)", "rp"), ("(d0)", "pr")], ids=["columns", "rows"])
+def test_what_a_reduction_computes_first_is_device_code_too(dims, kinds):
+    """The sum of exp(-s^2 / 2) + sin(s): as in a region of its own, and no function of a C library."""
+    text, a, b = factors("NT", 200, 328, 96, "bf16")
+    y = multiply(text, "NT", a, b)
+    region = (
+        GAUSS.removesuffix("%e")
+        + "%s = math.sin %a : f32\n%t = arith.addf %e, %s : f32\n%q = arith.addf %o, %t : f32\n%q"
+    )
+    sums = text.generic([(y, "(d0, d1)")], text.fill((328 if kinds == "rp" else 200,), "f32"), dims, kinds, region)
+    kernel = generate(finished(text, narrowed(text, y, "bf16"), sums, dtype="bf16"))
+    assert "ex2.approx" in kernel.text
+    (code,) = assemble([AssembleJob(kernel.text, kernel.target)])
+    assert set(code.functions) == {phase.symbol for phase in kernel.phases}

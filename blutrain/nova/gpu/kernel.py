@@ -21,6 +21,7 @@ TENSOR_MAP_BYTES = 128
 TENSOR_MAP_TYPES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8, "tf32": 4}
 MAX_BOX = 256
 MAX_RANK = 5
+MAX_EXTENT = 2**31 - 2**16  # of an axis of a product: the places of its tiles are i32
 
 
 @dataclass(frozen=True)

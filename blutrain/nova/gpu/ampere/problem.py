@@ -9,10 +9,10 @@ from blutrain.nova.contract.form import Apply, Contract, Expression, Factor, Loa
 from blutrain.nova.contract.read import read_contract
 from blutrain.nova.gpu.ampere.instruction import INSTRUCTIONS, Instruction
 from blutrain.nova.gpu.emit_region import check_regions
+from blutrain.nova.gpu.kernel import MAX_EXTENT
 from blutrain.nova.kernel import ITEM_BYTES, Access, Kernel, Operand, Unsupported
 
 PIECES = (16, 8, 4)  # bytes that one cp.async copies
-LARGEST = 2**31 - 2**16  # of an axis: tile coordinates are i32
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ def read_problem(kernel: Kernel) -> Problem:
     for reduction in contract.reductions:
         Combiner(reduction)
     extent = {axis: contract.extent(axis) for axis in ("batch", "m", "n", "k")}
-    if max(extent.values()) > LARGEST:
+    if max(extent.values()) > MAX_EXTENT:
         raise Unsupported(f"ampere: an axis of {max(extent.values())} elements")
     kind = multiplied_as(contract)
     sides = {f.axis: _side(contract, f, INSTRUCTIONS[kind].dtype) for f in (contract.rows, contract.columns)}

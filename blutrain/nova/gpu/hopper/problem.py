@@ -10,6 +10,7 @@ from blutrain.nova.contract.form import Contract, Factor, Load, unwidened
 from blutrain.nova.contract.read import read_contract
 from blutrain.nova.gpu.hopper.addition import added_in_place
 from blutrain.nova.gpu.hopper.traffic import TMA_ALIGNMENT, Traffic
+from blutrain.nova.gpu.kernel import MAX_EXTENT
 from blutrain.nova.kernel import ITEM_BYTES, Access, Kernel, Operand, Unsupported, collapse
 
 OPERAND_BYTES = {"bf16": 2, "f16": 2, "tf32": 4}
@@ -90,6 +91,8 @@ def read_problem(kernel: Kernel) -> Problem:
     m, n, k, batch = (contract.extent(axis) for axis in ("m", "n", "k", "batch"))
     if 0 in (m, n, k, batch):
         raise Unsupported("hopper: an empty product")
+    if max(m, n, k, batch) > MAX_EXTENT:
+        raise Unsupported(f"hopper: an axis of {max(m, n, k, batch)} elements")
     dtypes = {_operand(f).access.dtype for f in (contract.rows, contract.columns)}
     if len(dtypes) > 1:
         raise Unsupported(f"hopper: factors of different types: {', '.join(sorted(dtypes))}")

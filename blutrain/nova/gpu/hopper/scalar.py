@@ -28,6 +28,21 @@ def clone_region(
     return _DeviceCloner(out, lanes, coordinate).clone(block, arguments)
 
 
+def clone_value(
+    out: Builder, names: dict[ir.Value, str], value: ir.Value, lanes: int, coordinate: Coordinate | None = None
+) -> str:
+    """A value inside a region, from the names of the block arguments that it depends on; `names` gets those on the way."""
+    cloner = _DeviceCloner(out, lanes, coordinate)
+
+    def name_of(v: ir.Value) -> str:
+        if v not in names:
+            op = v.owner.operation
+            names.update(zip(op.results, cloner.op(op, [name_of(x) for x in op.operands]), strict=True))
+        return names[v]
+
+    return name_of(value)
+
+
 class _DeviceCloner(_Cloner):
     out: Builder
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mlir import ir
 
-from blutrain.nova.clone import Coordinate, clone_op
+from blutrain.nova.clone import Coordinate
 from blutrain.nova.contract.form import Accumulated, Apply, Constant, Contract, Expression, Load
 from blutrain.nova.emitter import memory_dtype, zero
 from blutrain.nova.gpu.builder import LARGEST_I32, Builder, Integer
-from blutrain.nova.gpu.hopper.scalar import clone_region
+from blutrain.nova.gpu.hopper.scalar import clone_region, clone_value
 from blutrain.nova.kernel import ITEM_BYTES, Access, Index, Operand, linear_step
 
 AXES = ("batch", "m", "n")
@@ -81,12 +80,8 @@ class Values:
     def region_value(
         self, names: dict[ir.Value, str], value: ir.Value, lanes: int, coordinate: Coordinate | None = None
     ) -> str:
-        """A value inside a region, from the names of the block arguments that it depends on."""
-        if value not in names:
-            owner: Any = getattr(value.owner, "operation", value.owner)
-            operands = [self.region_value(names, v, lanes, coordinate) for v in owner.operands]
-            names.update(zip(owner.results, clone_op(self.out, owner, operands, lanes, coordinate), strict=True))
-        return names[value]
+        """See `scalar.clone_value`."""
+        return clone_value(self.out, names, value, lanes, coordinate)
 
     # --- where a run lies
 
