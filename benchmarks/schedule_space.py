@@ -97,7 +97,7 @@ def _ampere(problem: Any, facts: GpuFacts) -> Iterator[Candidate]:
         runs = [ampere.run_of(problem, problem.sides[axis], size) for axis, size in zip("mn", warp, strict=True)]
         rows = math.ceil(problem.extent["m"] / block[0])
         tiles = problem.extent["batch"] * rows * math.ceil(problem.extent["n"] / block[1])
-        for step in (16, 32):
+        for step in sorted({16, 32, *(step for step, _ in ampere.steps_of(problem))}):
             stages = _stages(problem, block, warp, step, runs, facts)
             steps = math.ceil(problem.extent["k"] / step)
             for split, _ in _splits(tiles, steps, facts, clusters=False) if stages else ():

@@ -9,7 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ampere_support
 import pytest
+from contract_harness import context, parse_kernel
+from mlir import ir
 
 from blutrain.nova.target_gpu import gpu_facts
 
@@ -155,6 +158,15 @@ def test_shapes_of_a_sweep_are_drawn_once():
     assert ends == ("NT:10112x2176x256", "TN:3032x728x7392")
     assert len({shape[:2] for shape in configurator.drawn(1)}) == 3
     assert not set(configurator.drawn(1)) & set(configurator.SHAPES)
+
+
+def test_the_space_has_every_step_that_the_configurator_may_pick():
+    schedule_space = importlib.import_module("schedule_space")
+    with context(), ir.Location.unknown():
+        kernel, _module = parse_kernel(ampere_support.plain("NT", 256, 192, 128, "bf16"))
+        first, *others = schedule_space.space("ampere", kernel, gpu_facts("sm_80"))
+    assert {config["reduction"] for config, _ in others} == {16, 32, 64}
+    assert first[0]["reduction"] == 64
 
 
 @pytest.mark.parametrize("family", ["hopper", "ampere"])

@@ -104,7 +104,7 @@ def _staged(problem: Problem, block: tuple[int, int], warp: tuple[int, int], fac
     runs = {axis: run_of(problem, problem.sides[axis], warp["mn".index(axis)]) for axis in "mn"}
     for blocks in range(min(2, max(1, by_registers)), 0, -1):
         room = min(facts.shared_bytes_per_block, facts.shared_bytes_per_sm // blocks - RESERVED_SHARED)
-        for step, fewest in _steps(problem):
+        for step, fewest in steps_of(problem):
             stages = min(most, room // (sum(block) * step * problem.item))
             if stages >= fewest:
                 stages = max(2, min(stages, math.ceil(problem.extent["k"] / step) + 1))
@@ -114,7 +114,7 @@ def _staged(problem: Problem, block: tuple[int, int], warp: tuple[int, int], fac
                     break
 
 
-def _steps(problem: Problem) -> list[tuple[int, int]]:
+def steps_of(problem: Problem) -> list[tuple[int, int]]:
     """Steps of k and how many stages they need at least, from the longest."""
     if problem.kind in MAX_SUMS:
         return [(SHORT_STEP, MIN_STAGES), (SHORT_STEP, 2)]
