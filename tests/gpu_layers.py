@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import warnings
 
+import pytest
 from gpu_device import POISON
 from gpu_replay import repeat
 from random_layers import Recipe, train
 from rounding_judge import judged
+from small_gpus import variant
 
 import blutrain as bt
+from blutrain.nova import program
 from blutrain.nova.explain import programs_of
 
 REPLAYS = 4
 POISONED_BYTES = 256 << 20
 
 
-def faults(recipe: Recipe, precision: str) -> list[str]:
-    """What is wrong with a training in that precision; nothing where it is right."""
+def faults(recipe: Recipe, precision: str, part: int) -> list[str]:
+    """What is wrong with a training in that precision, compiled for a part of the GPU (`small_gpus`); nothing where it is
+    right.
+    """
     poison_pool()
     kept: list = []
-    with warnings.catch_warnings():
+    facts_of = program.facts_of
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.filterwarnings("ignore", "(?s).*the kernel is right, and slower", RuntimeWarning)
+        patch.setattr(program, "facts_of", lambda device: variant(facts_of(device), part))
         got = train(recipe, "cuda", bt.float32, precision, kept)
     found = []
     try:

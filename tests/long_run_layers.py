@@ -4,8 +4,9 @@
     python tests/long_run_layers.py --device plans --seconds 600 --jobs 1 --folder results     # needs no GPU
 
 On "cuda" each training is compiled, replayed and judged (`gpu_layers.faults`); on "cpu" judged; with "plans" its steps
-are compiled for sm_90a or sm_80, their memory checked, their kernels assembled. Failing seeds are printed, with the
-smallest recipe found that fails, too. A process that dies is started again behind the seed that killed it.
+are compiled for sm_90a, their memory checked, their kernels assembled. Seeds take turns in precision and in which part
+of the GPU they are compiled for (`small_gpus`). Failing seeds are printed, with the smallest recipe found that fails,
+too. A process that dies is started again behind the seed that killed it.
 """
 
 from __future__ import annotations
@@ -113,18 +114,19 @@ def faults_on(recipe, device: str, precision: str, seed: int) -> list[str]:
     if device == "cuda":
         from gpu_layers import faults
 
-        return faults(recipe, precision)
+        return faults(recipe, precision, seed)
     if device == "cpu":
         from rounding_judge import judged
 
         return judged(recipe, "cpu", None)
     from layer_plans import planned, recorded
+    from small_gpus import variant
 
     from blutrain.nova.gpu.assemble import assemble, plan_jobs
     from blutrain.nova.target_gpu import gpu_facts
 
     for step in recorded(recipe):
-        assemble(plan_jobs(planned(step, gpu_facts(("sm_90a", "sm_80")[seed // 2 % 2]), precision)))
+        assemble(plan_jobs(planned(step, variant(gpu_facts("sm_90a"), seed), precision)))
     return []
 
 
