@@ -43,13 +43,15 @@ class Guarded:
 
 
 Typed = tuple[tuple[int, ...], str]
+Key = tuple[BufferRef, int]  # a place, and how many bytes of it
 
 
 class SimulatedPlan:
     """Kernels are compiled for the CPU once."""
 
     def __init__(self, module: ir.Module, plan: ProgramPlan):
-        self.plan, self.emulated = plan, {}
+        self.plan = plan
+        self.emulated: dict[int, Emulated] = {}
         self.memory: dict[tuple[str, int], np.ndarray] = {}
         typed = lambda values: [(t.shape, t.dtype) for t in (tensor_type(v.type) for v in values)]
         kernels = [op for op in Graph(module).operations() if op.name == "nova.kernel"]
@@ -75,33 +77,36 @@ class SimulatedPlan:
     def _launch(self, launch: Launch, operands: list[Typed], results: list[Typed]) -> None:
         kernel, first = self.plan.kernels[launch.kernel], len(operands)
         sizes = [math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize for shape, dtype in (*operands, *results)]
-        places = [self._at(place, size) for place, size in zip(launch.operands, sizes, strict=True)]
-        contents = {ref: place.copy() for ref, place in zip(launch.operands, places, strict=True)}
-        for ref in launch.operands[first:]:
-            if ref not in launch.operands[:first]:
-                contents[ref][...] = POISON
-        before = {ref: content.copy() for ref, content in contents.items()}
+        keys = list(zip(launch.operands, sizes, strict=True))  # a whole and its first part lie at one place
+        contents = {key: self._at(*key).copy() for key in keys}
+        for key in set(keys[first:]) - set(keys[:first]):
+            contents[key][...] = POISON
+        before = {key: content.copy() for key, content in contents.items()}
         if "mma.sync" in kernel.text:
-            arrays = [contents[ref].view(DTYPES[t]).reshape(shape) for ref, (shape, t) in
-                      zip(launch.operands, (*operands, *results), strict=True)]  # fmt: skip
-            by_ref = dict(zip(launch.operands, arrays, strict=True))
-            listed = [by_ref[ref] for ref in launch.operands]
-            simulate(kernel, listed[:first], listed[first:])
-            contents = {ref: array.reshape(-1).view(np.uint8) for ref, array in by_ref.items()}
+            _simulate(kernel, contents, keys, [*operands, *results], first)
         else:
-            self._emulate(launch, kernel, contents)
-        for ref, place in zip(launch.operands[first:], places[first:], strict=True):
-            place[...] = contents[ref]
-        for ref in set(launch.operands[:first]) - set(launch.operands[first:]):
-            assert (contents[ref] == before[ref]).all(), f"{launch.label} writes an operand"
+            self._emulate(launch.kernel, contents, keys)
+        for key in set(keys[first:]):
+            self._at(*key)[...] = contents[key]
+        for key in set(keys[:first]) - set(keys[first:]):
+            assert (contents[key] == before[key]).all(), f"{launch.label} writes an operand"
 
-    def _emulate(self, launch: Launch, kernel: GpuKernel, contents: dict[BufferRef, np.ndarray]) -> None:
-        if launch.kernel not in self.emulated:
-            self.emulated[launch.kernel] = Emulated(kernel)
-        buffers = {ref: Guarded(content.nbytes) for ref, content in contents.items()}
-        for ref, content in contents.items():
-            buffers[ref].bytes[...] = content
+    def _emulate(self, number: int, contents: dict[Key, np.ndarray], keys: list[Key]) -> None:
+        kernel = self.plan.kernels[number]
+        if number not in self.emulated:
+            self.emulated[number] = Emulated(kernel)
+        buffers = {key: Guarded(content.nbytes) for key, content in contents.items()}
+        for key, content in contents.items():
+            buffers[key].bytes[...] = content
         workspace = Guarded(kernel.workspace_bytes)
-        self.emulated[launch.kernel].run([buffers[ref].start for ref in launch.operands], workspace.start)
-        for ref, content in contents.items():
-            content[...] = buffers[ref].bytes
+        self.emulated[number].run([buffers[key].start for key in keys], workspace.start)
+        for key, content in contents.items():
+            content[...] = buffers[key].bytes
+
+
+def _simulate(
+    kernel: GpuKernel, contents: dict[Key, np.ndarray], keys: list[Key], types: list[Typed], first: int
+) -> None:
+    arrays = {key: contents[key].view(DTYPES[t]).reshape(shape) for key, (shape, t) in zip(keys, types, strict=True)}
+    listed = [arrays[key] for key in keys]
+    simulate(kernel, listed[:first], listed[first:])
