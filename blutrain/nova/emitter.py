@@ -127,8 +127,11 @@ class Emitter:
         self.line("}")
         return results
 
-    def when(self, condition: str, body: Callable[[], None]) -> None:
-        """`scf.if` without a result."""
+    def when(self, condition: str | None, body: Callable[[], None]) -> None:
+        """`scf.if` without a result; a condition that is None always holds."""
+        if condition is None:
+            body()
+            return
         self._open()
         body()
         lines = self._close()

@@ -206,7 +206,7 @@ class _Body:
     def _by_first_warp(self, body: Callable[[], None]) -> None:
         first = self.ints.equal(self.warp, 0) if self.warps > 1 else None
         condition = self.ints.both(first, self.inside)
-        self.out.when(condition, body) if condition else body()
+        self.out.when(condition, body)
 
     # --- a thread's rows
 
@@ -255,7 +255,7 @@ class _Body:
             if stores:
                 condition = self.ints.both(inside, self.inside)
                 write = lambda strip=strip: write_all(self.kernel, self.evaluator, [strip], stores)
-                self.out.when(condition, write) if condition else write()
+                self.out.when(condition, write)
         return [n for of_fold in values for slot in of_fold for n in slot]
 
     def _row_strip(self, row: Number, inside: str | None) -> Strip:

@@ -125,7 +125,6 @@ class _Phase:
                 self.evaluator.store(value, store.access, result_pointer(self.kernel, store.result), self.top)
 
         condition = self.ints.both(self.ints.equal(BLOCK, 0), self.ints.equal(THREAD, 0))
-        assert condition is not None
         self.out.when(condition, write)
 
     def _sweep(self, folds: list[Fold]) -> list[list[list[str]]]:
@@ -173,7 +172,7 @@ class _Phase:
             stores = self.plan.stores[self.level]
             write = lambda strip=strip, stores=stores: write_all(self.kernel, self.evaluator, [strip], stores)
             if stores:
-                self.out.when(inside, write) if inside else write()
+                self.out.when(inside, write)
         return [n for of_fold in values for slot in of_fold for n in slot]
 
     def _strip(self, place: Number) -> Strip:

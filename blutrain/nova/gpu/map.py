@@ -244,7 +244,6 @@ class _MapBody:
                 row = Point(dict.fromkeys(self.outer, 0), self.out.innermost, self.top)
                 self._strips([Strip.along(self.evaluator, row, self.lane, self.ints.add(THREAD, start), 1)])
 
-            assert mine is not None
             self.out.when(mine, single)
 
     def _single_items(self, places: list[Number], total: int) -> None:

@@ -221,7 +221,7 @@ class _TiledBody:
             return
         inside = self._inside(place, row)
         write = lambda: strip.store(values, store.access, result_pointer(self.kernel, store.result))
-        self.out.when(inside, write) if inside else write()
+        self.out.when(inside, write)
 
     def _inside(self, lane_place: Number, inner_place: Number) -> str | None:
         """Is an element of the tile one of the nest? None: always."""
@@ -263,4 +263,4 @@ class _TiledBody:
             ]
             write = lambda v=values, o=offset: store_vector(self.evaluator, v, pointer, o, access.dtype)
             inside = self._inside(row, place)
-            self.out.when(inside, write) if inside else write()
+            self.out.when(inside, write)

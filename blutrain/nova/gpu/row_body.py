@@ -119,7 +119,7 @@ class RowBody:
 
         if stores:
             first = self.ints.equal(self.share.member, 0) if self.share.threads > 1 else None
-            self.share.when(self.ints.both(first, self.row_inside), write)
+            self.out.when(self.ints.both(first, self.row_inside), write)
 
     # --- one pass over a row
 
@@ -216,7 +216,7 @@ class RowBody:
                 for store, of_store in zip(pass_.stores, of_chunk, strict=True):
                     chunk.strip.store(of_store, store.access, result_pointer(self.kernel, store.result))
 
-            self.share.when(self.ints.both(chunk.inside, self.row_inside), write)
+            self.out.when(self.ints.both(chunk.inside, self.row_inside), write)
 
     def _forget(self, chunks: list[Chunk]) -> None:
         """Loads and costly values stay in registers, cheap ones are computed again."""

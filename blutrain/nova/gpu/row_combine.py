@@ -148,7 +148,6 @@ def emit_combine(
     one = [s for s in stores if not s.dims]
     first_thread = ints.both(ints.equal(BLOCK, 0), ints.equal(THREAD, 0))
     if one:
-        assert first_thread is not None
         values = [evaluator.source(s.source, s.access, top) for s in one]
         out.when(first_thread, lambda: _write(kernel, evaluator, one, values, top))
     if not wide:
@@ -181,7 +180,6 @@ def emit_combine(
         _write(kernel, evaluator, chosen, values, point)
 
     inside = ints.both(ints.equal(warp, 0), ints.less(column, count))
-    assert inside is not None
     out.when(inside, finish)
     return math.ceil(count / WARP)
 

@@ -76,6 +76,3 @@ class Share:
         for k in range(whole, self.chunks):
             names = body([self.chunk(at, k, k)], names)
         return names
-
-    def when(self, condition: str | None, body: Callable[[], None]) -> None:
-        self.out.when(condition, body) if condition else body()

@@ -70,7 +70,7 @@ class RowSums:
 
         def body(chunks: list[Chunk], values: list[str]) -> list[str]:
             for chunk in chunks:
-                self.share.when(chunk.inside, lambda chunk=chunk: self._clear(chunk))
+                self.out.when(chunk.inside, lambda chunk=chunk: self._clear(chunk))
             return values
 
         if not self.is_resident and self.by_column and self.share.strips:
@@ -91,7 +91,7 @@ class RowSums:
             for place, values in zip(places, new, strict=True):
                 self.partials.store(self.evaluator, fold, values, place)
 
-        self.share.when(chunk.inside, write)
+        self.out.when(chunk.inside, write)
 
     # --- the block's partial sums
 
@@ -129,13 +129,13 @@ class RowSums:
             raise Unsupported(f"sums over the rows of {share.columns} columns in a block of several rows")
         for group in range(share.per_block):
             is_mine = self.ints.equal(share.group, group) if share.per_block > 1 else None
-            share.when(is_mine, lambda group=group: self._publish_group(fold, group, chunks, places))
+            self.out.when(is_mine, lambda group=group: self._publish_group(fold, group, chunks, places))
             if group + 1 < share.per_block:
                 barrier(self.out)
 
     def _publish_group(self, fold: Fold, group: int, chunks: list[Chunk], places: list[int]) -> None:
         for chunk in chunks:
-            self.share.when(chunk.inside, lambda chunk=chunk: self._publish_chunk(fold, group, chunk, places))
+            self.out.when(chunk.inside, lambda chunk=chunk: self._publish_chunk(fold, group, chunk, places))
 
     def _publish_chunk(self, fold: Fold, group: int, chunk: Chunk, places: list[int]) -> None:
         for i in range(self.share.width):

@@ -220,10 +220,8 @@ class ScatterSort(ScatterPhase):
         put(start)
         wide = out.value(f"arith.extui {start} : i32 to i64")
         inside = ints.both(mine, ints.less(place, self.size))
-        assert inside is not None
         out.when(inside, lambda: self.write("start", ints.add(self.first, place), ints.add(first, wide)))
         is_end = ints.both(ints.equal(self.last, self.rows), ints.equal(THREAD, 0))
-        assert is_end is not None
         out.when(is_end, lambda: self.write("start", self.rows, ints.add(first, self.total)))
 
     def _order(self, first: str, total: str) -> None:
@@ -247,7 +245,6 @@ class ScatterSort(ScatterPhase):
             following = out.value(f"arith.addi {start}, {count} : i32")
             none = out.value(f"arith.cmpi eq, {earlier}, {out.constant('0', 'i32')} : i32")
             leads = ints.both(there, none)
-            assert leads is not None
             out.when(leads, lambda: self.shared.store(following, *self._number_in(row), "i32"))
             out.line(together)
             return []

@@ -62,7 +62,6 @@ class ScatterSums(ScatterPhase):
         self._flag(is_hot)
         calm = self.out.value(f"arith.xori {hot}, {self.out.constant('true', 'i1')} : i1")
         condition = ints.both(calm, inside, ints.less(start, end) if self.is_in_place else None)
-        assert condition is not None
 
         def calm_row() -> None:
             sums = self._accumulate(columns, start, end, initial or self._initial(row, columns))
@@ -160,7 +159,7 @@ class ScatterSums(ScatterPhase):
             home = point.home(self.domain.ops[0].result_dims)
             home.memo[Produced(0, 0)] = convert_scalar(self.out, value, self.sum_dtype, self.dtype)
         write = lambda: write_all(self.kernel, self.evaluator, [strip], self.domain.stores)
-        self.out.when(inside, write) if inside else write()
+        self.out.when(inside, write)
 
     def _hot_rows(self, warps: int) -> None:
         """Units with many ids, one after the other, by the whole block."""

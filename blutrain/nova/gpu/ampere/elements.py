@@ -159,12 +159,8 @@ class Elements:
             vector = out.vector(part, dtype) if piece > 1 else part[0]
             type_ = f"vector<{piece}x{dtype}>" if piece > 1 else dtype
             pointer = self.pointer(access, run, start)
-            inside = self.inside(run, start)
             size = piece * ITEM_BYTES[access.dtype]
-            if inside is None:
-                out.store(vector, pointer, type_, size)
-            else:
-                out.when(inside, lambda v=vector, p=pointer, t=type_, s=size: out.store(v, p, t, s))
+            out.when(self.inside(run, start), lambda v=vector, p=pointer, t=type_, s=size: out.store(v, p, t, s))
 
     def piece(self, access: Access, run: Run) -> int:
         """Elements of the run that can be one vector: neighbours, aligned, all inside or all outside the product."""

@@ -162,11 +162,11 @@ class Values:
         if is_vector(self.contract, access, run.lanes):
             type_ = f"vector<{run.lanes}x{dtype}>"
             pointer = self.pointer(access, run, 0)
-            self._when(self.inside(run), lambda: out.store(value, pointer, type_, item * run.lanes))
+            self.out.when(self.inside(run), lambda: out.store(value, pointer, type_, item * run.lanes))
             return
         for lane in range(run.lanes):
             element, pointer = out.element(value, lane, dtype, run.lanes), self.pointer(access, run, lane)
-            self._when(self.inside(run, lane), lambda e=element, p=pointer: out.store(e, p, dtype, item))
+            self.out.when(self.inside(run, lane), lambda e=element, p=pointer: out.store(e, p, dtype, item))
 
     def add(self, value: str, access: Access, run: Run) -> None:
         """Add the run's elements (f32) that lie within the product to what is in memory."""
@@ -174,13 +174,7 @@ class Values:
         for first in range(0, run.lanes, lanes):
             elements = [self.out.element(value, first + i, "f32", run.lanes) for i in range(lanes)]
             pointer = self.pointer(access, run, first)
-            self._when(self.inside(run, first), lambda p=pointer, e=elements: add_to_memory(self.out, p, e))
-
-    def _when(self, condition: str | None, body: Callable[[], None]) -> None:
-        if condition is None:
-            body()
-        else:
-            self.out.when(condition, body)
+            self.out.when(self.inside(run, first), lambda p=pointer, e=elements: add_to_memory(self.out, p, e))
 
     def pointer(self, access: Access, run: Run, lane: int) -> str:
         """The element's address: the thread's own, kept for each access, and a number."""
