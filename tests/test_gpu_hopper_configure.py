@@ -117,6 +117,48 @@ def test_column_sums_alone(dtype):
     assert pick(finished(text, sums, dtype=dtype)).split == 1
 
 
+@pytest.mark.parametrize(
+    ("layout", "dtype", "shapes", "schedule", "least", "most"),
+    [
+        ("NT", "tf32", [(768, 2112, 4096), (768, 1984, 4096)], Schedule(64, 192, 6, pingpong=True), 1.1, 1.5),
+        ("NT", "tf32", [(2816, 768, 4096), (2624, 768, 4096)], Schedule(256, 64, 4, pingpong=True), 1.1, 1.5),
+        ("NT", "tf32", [(1536, 2112, 4096), (1536, 1984, 4096)], Schedule(128, 192, 4, pingpong=True), 0.97, 1.0),
+        ("NN", "bf16", [(768, 2816, 8192), (768, 2624, 8192)], Schedule(64, 256, 4, pingpong=True), 0.97, 1.0),
+    ],
+    ids=["columns", "rows", "hidden behind wgmma", "along n"],
+)
+def test_rows_beyond_a_factor_cost(layout, dtype, shapes, schedule, least, most):
+    """TMA brings them like others, but not as fast (37.9 and 53.7, 61.2 and 78.2, 73.6 and 73.8, 52.5 and 52.6 us on an H200)."""
+    whole, ragged = (price(plain(layout, *shape, dtype), schedule)[0] for shape in shapes)
+    assert least < ragged / whole < most
+
+
+def test_narrow_tiles_end_with_the_product():
+    """64 x 224 are three full waves here, but 160 columns of each last tile lie beyond (24.1 us; 64 x 128: 17.5)."""
+    assert pick(plain("NT", 2304, 2304, 512, "tf32")).tile_n != 224
+
+
+def test_each_last_tile_of_a_block_counts():
+    """Blocks that walk rows two at a time get three last tiles or none, 36 at a time two or one (24.5 and 21.2 us)."""
+    schedules = [Schedule(64, 224, 5, pingpong=True, group_m=group) for group in (2, 36)]
+    often, seldom = price(plain("NT", 2304, 2304, 512, "tf32"), *schedules)
+    assert 1.05 < often / seldom < 1.3
+
+
+def test_a_gpc_brings_in_so_much():
+    """Neighbours that share no columns need more lines than reach their GPC (40.7 us against 28.9)."""
+    schedules = [Schedule(64, 128, 8, pingpong=True, group_m=group) for group in (1, 4)]
+    lines, square = price(plain("NT", 768, 1408, 4096, "tf32"), *schedules)
+    assert lines > 1.05 * square
+    assert pick(plain("NT", 768, 1408, 2944, "tf32")) == schedules[1]
+
+
+def test_neighbours_share_the_line_in_which_their_tiles_end():
+    """bf16 tiles of 192 x 96 where memory runs along n: 26.9 us row by row, 29.9 in groups of eight rows."""
+    schedule = pick(plain("NN", 4608, 1536, 1280, "bf16"))
+    assert (schedule.tile_n, schedule.group_m) == (96, 1)
+
+
 def test_neighbours_share_the_longer_factor():
     assert pick(plain("NN", 16384, 640, 2560, "bf16")).group_m == 1
     assert pick(plain("NT", 6144, 6144, 3072, "bf16")).group_m == 8

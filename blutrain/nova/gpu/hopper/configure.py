@@ -11,7 +11,13 @@ import itertools
 import math
 from collections.abc import Iterator
 
-from blutrain.nova.gpu.hopper.cost import predict_us, product_us
+from blutrain.nova.gpu.hopper.cost import (
+    GPC_ROWS_PER_CYCLE,
+    PRODUCTS_PER_CYCLE,
+    gpc_rows,
+    predict_us,
+    product_us,
+)
 from blutrain.nova.gpu.hopper.pieces import (
     chunk_columns,
     fetched_loads,
@@ -33,7 +39,7 @@ SIDES = range(64, MAX_SIDE + 1, 32)  # of tiles
 WARPGROUPS = ((2, False), (3, False), (2, True))  # consumers, and whether they take turns
 MIN_STAGES, ENOUGH_STAGES, MANY_STAGES, MAX_STAGES = 3, 4, 5, 8
 FETCH_DEPTHS = (4, 3, 2, 1)  # sets of buffers for operands
-SHORT_ROW, LONG_ROW = 7, 40  # tiles
+SHORT_ROW, GPC_TILES, LONG_ROW, SQUARE = 7, 16, 40, 4  # tiles
 
 
 def tiles_of(problem: Problem, schedule: Schedule, facts: GpuFacts) -> Tiles:
@@ -132,7 +138,8 @@ def _deepest(schedule: Schedule, problem: Problem, facts: GpuFacts) -> Iterator[
     best = next((s for s in found if s.stages >= ENOUGH_STAGES), most)
     for schedule in dict.fromkeys((best, most)):
         if schedule.stages >= MIN_STAGES:
-            yield dataclasses.replace(schedule, group_m=_group(problem, schedule, facts))
+            for group in _groups(problem, schedule, facts):
+                yield dataclasses.replace(schedule, group_m=group)
 
 
 def _buffers(problem: Problem, schedule: Schedule, facts: GpuFacts) -> list[Schedule]:
@@ -193,17 +200,22 @@ def _stages(problem: Problem, schedule: Schedule, facts: GpuFacts) -> int:
     return min(MAX_STAGES, room // tiles.stage_bytes)
 
 
-def _group(problem: Problem, schedule: Schedule, facts: GpuFacts) -> int:
+def _groups(problem: Problem, schedule: Schedule, facts: GpuFacts) -> tuple[int, ...]:
     """Row tiles walked before the next column tile. Where all tiles run at once, the shorter side is walked first: then
-    neighbours share the tile of the longer factor, which comes from memory; so, too, where rows are short. Where they are
-    very long, many: then all of the rows stay in the L2.
+    neighbours share the tile of the longer factor, which comes from memory; so, too, where rows are short, or where tiles
+    end within a line, so that neighbours in a row share it. Where rows are very long, many: then all of them stay in the
+    L2. Where a GPC may not bring in what that asks of it, a square is priced, too.
     """
     s = schedule
     rows, columns = math.ceil(problem.m / s.tile_m), math.ceil(problem.n / s.tile_n)
     if problem.batch * rows * columns * s.split <= facts.sms:
         is_short = columns <= rows and s.multicast != "n"
     else:
-        is_short = columns <= SHORT_ROW and not s.multicast
-    if is_short and not s.in_cluster:
-        return 1
-    return min(rows, 32 if columns > LONG_ROW else 8)
+        within_line = not problem.columns.k_major and s.tile_n * problem.item % STAGE_ROW_BYTES > 0
+        is_short = columns <= (GPC_TILES if within_line else SHORT_ROW) and not s.multicast
+    first = 1 if is_short and not s.in_cluster else min(rows, 32 if columns > LONG_ROW else 8)
+    if s.multicast or s.in_cluster:
+        return (first,)
+    enough = GPC_ROWS_PER_CYCLE * s.tile_m * s.tile_n / PRODUCTS_PER_CYCLE
+    is_enough = gpc_rows(problem, dataclasses.replace(s, group_m=first), facts.sms) <= enough
+    return (first,) if is_enough else tuple(dict.fromkeys((first, min(rows, SQUARE))))

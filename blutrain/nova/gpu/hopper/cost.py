@@ -11,6 +11,7 @@ of 76 products on an H200 (benchmarks/configurator.py --table); its SHAPES, whic
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from blutrain.nova.gpu.hopper.epilogue_cost import EXCHANGE_CYCLES, finish_cycles
 from blutrain.nova.gpu.hopper.operands import REGISTER_BLOCK, own_block
@@ -31,6 +32,12 @@ SHARED_STEP_CYCLES = 400.0  # a step takes at least, where two blocks fill each 
 # Of an SM's TMA: a row of up to 128 bytes in one line of the L2; more for one across two lines, more for one that does
 # not start with a sector of 32 bytes; the share of it where two blocks receive the row.
 ROW_CYCLES, CROSSING_CYCLES, SECTOR_CYCLES, SHARED_ROW = 1.42, 1.75, 1.4, 0.66
+# A row of a box that lies beyond the factor is fetched, too (ncu counts as many bytes into each SM), and the L2 is slow at
+# it: 2.6 to 5.3 cycles by probes of 64 x 128 to 256 x 64 tiles whose last column or row holds 8 to 128 of their elements.
+BEYOND_CYCLES = 3.5
+# What neighbouring blocks share, their GPC brings in once: so many such rows in a cycle. Read off the orders of tiles of 97
+# products: all nine that need more took longer than others of the same tiles (4 to 60 %), those that need less 1.5 % on average.
+GPCS, GPC_ROWS_PER_CYCLE = 8, 4.0
 STORED_BYTES_PER_CYCLE = 60.0  # of results and operands of an epilogue
 POWER = 0.84  # of the peak that the chip's power allows a long product
 HALF_LINE_BYTES_PER_CYCLE = 100.0  # written in rows of 64 bytes: what that delays the products
@@ -51,13 +58,14 @@ NORM = 6
 def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
     """Microseconds of one launch of all phases."""
     problem, s = tiles.problem, tiles.schedule
-    work, finish = tiles.k_steps * _step_cycles(tiles), finish_cycles(tiles)
+    step, finish = _step_cycles(tiles), finish_cycles(tiles)
+    work = tiles.k_steps * step
     if _writes_half_lines(tiles):
         work += s.tile_m * s.tile_n * problem.written_bytes / HALF_LINE_BYTES_PER_CYCLE
     waves = num_waves(tiles.total_tiles, s, facts)
     exchange = waves * finish if tiles.clustered else 0.0  # blocks that wait for each other need little power
     cycles = _pingpong_cycles(waves, work, finish) if s.pingpong else waves * (work + finish) - exchange
-    cycles = _joined(cycles, waves * _moved_cycles(tiles))
+    cycles = _joined(cycles, waves * _moved_cycles(tiles)) + _ragged_cycles(tiles, step)
     us = _joined((cycles + FILL_CYCLES) / (CLOCK_GHZ * 1e3), _power_us(problem, facts)) + exchange / (CLOCK_GHZ * 1e3)
     memory = problem.contract.kernel.bytes / (facts.mem_gb_s * STREAM_GB_S * 1e3)
     us = max(us, memory) + LAUNCH_US
@@ -97,6 +105,17 @@ def num_waves(tiles: int, schedule: Schedule, facts: GpuFacts) -> int:
     return math.ceil(tiles / (facts.clusters(size) * size))
 
 
+def gpc_rows(problem: Problem, schedule: Schedule, num_sms: int) -> int:
+    """Rows and columns of the tiles of a GPC's blocks, which lie side by side in the order of tiles."""
+    s = schedule
+    tiles_m, tiles_n = math.ceil(problem.m / s.tile_m), math.ceil(problem.n / s.tile_n)
+    blocks = max(1, min(problem.batch * tiles_m * tiles_n * s.split, num_sms) // GPCS)
+    height = min(s.group_m, tiles_m, blocks)
+    columns = min(math.ceil(blocks / height), tiles_n)
+    rows = min(height * math.ceil(blocks / (height * columns)), tiles_m)
+    return min(rows * s.tile_m, problem.m) + min(columns * s.tile_n, problem.n)
+
+
 def _partials_us(size: int, facts: GpuFacts) -> float:
     """Of a second phase, and of partial sums written and read."""
     return PHASE_US + 2 * size / (facts.mem_gb_s * PARTIALS_GB_S * 1e3)
@@ -117,6 +136,8 @@ def _step_cycles(tiles: Tiles) -> float:
     step = _joined(step, latency / (s.stages - 1))
     if s.multicast:
         step = _joined(step, SHARED_STEP_CYCLES)
+    elif not tiles.clustered:
+        step = max(step, gpc_rows(tiles.problem, s, tiles.num_sms) / GPC_ROWS_PER_CYCLE)
     if tiles.in_registers and s.pingpong:
         step *= FETCHING_TURNS_SLACK if s.fetch else TURNS_SLACK
     return step
@@ -138,10 +159,45 @@ def _exchanged_bytes(tiles: Tiles) -> int:
 def _moved_cycles(tiles: Tiles) -> float:
     """Of an SM's TMA and L2 for one tile: the rows of both factors, what the epilogue reads and writes."""
     s, problem = tiles.schedule, tiles.problem
-    rows = sum(_row_cycles(tiles, axis) * (SHARED_ROW if axis == s.multicast else 1.0) for axis in "mn")
+    rows = sum(_axis_cycles(tiles, axis) for axis in "mn")
     moved = problem.read_bytes + problem.written_bytes
     element = 4 if tiles.in_workspace else moved / (s.split if tiles.clustered else 1)
     return tiles.k_steps * rows + s.tile_m * s.tile_n * element / STORED_BYTES_PER_CYCLE
+
+
+def _ragged_cycles(tiles: Tiles, step: float) -> float:
+    """What the last tiles along an axis add, where many of their rows along k lie beyond the factor."""
+    beyond = {axis: -tiles.extent(axis) % tiles.tile(axis) for axis in "mn" if tiles.side(axis).k_major}
+    if not any(beyond.values()):
+        return 0.0
+    rows, added = sum(_axis_cycles(tiles, axis) for axis in "mn"), 0.0
+    for axis, count in beyond.items():
+        shared = SHARED_ROW if axis == tiles.schedule.multicast else 1.0
+        longer = rows + count * (BEYOND_CYCLES * shared - _axis_cycles(tiles, axis) / tiles.tile(axis))
+        if longer > max(step, rows):
+            added += tiles.k_steps * (longer - max(step, rows)) * _most_last_tiles(tiles, axis)
+    return added
+
+
+def _most_last_tiles(tiles: Tiles, axis: str) -> int:
+    """Of the last tiles along an axis, most that one block gets."""
+    group, rows, columns = tiles.group_m, tiles.steps_along("m"), tiles.steps_along("n")
+    firsts = range(0, rows, group)
+    if axis == "m":
+        height = rows - firsts[-1]
+        work = [firsts[-1] * columns + height * (column + 1) - 1 for column in range(columns)]
+    else:
+        heights = [min(group, rows - first) for first in firsts]
+        work = [
+            first * columns + (columns - 1) * height + row
+            for first, height in zip(firsts, heights, strict=True)
+            for row in range(height)
+        ]
+    return max(Counter(number % tiles.workers for number in work).values())
+
+
+def _axis_cycles(tiles: Tiles, axis: str) -> float:
+    return _row_cycles(tiles, axis) * (SHARED_ROW if axis == tiles.schedule.multicast else 1.0)
 
 
 def _row_cycles(tiles: Tiles, axis: str) -> float:
