@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import math
 
+import loops
 import numpy as np
 import pytest
 
 import blutrain as bt
 from blutrain import nn
 from blutrain.nn.utils.clip_grad import _clip
-from blutrain.optim import SGD, Adam, AdamW, LambdaLR, StepLR, WarmupCosineLR
+from blutrain.optim import SGD, Adam, AdamW, LambdaLR, Optimizer, StepLR, WarmupCosineLR
 
 
 def parameter(values, grad=None):
@@ -361,3 +362,55 @@ def test_clipping_of_nothing_and_bad_norms():
             nn.utils.clip_grad_norm_([], bad)
     with pytest.raises(TypeError, match="parameter 0 is no tensor"):
         nn.utils.clip_grad_norm_([3], 1.0)
+
+
+class Momentum(Optimizer):
+    """As users write one with PyTorch."""
+
+    def __init__(self, params, lr=0.1, beta=0.9):
+        super().__init__(params, {"lr": lr, "beta": beta})
+
+    @bt.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if len(state) == 0:
+                    state["step"], state["average"] = 0, bt.zeros_like(p)
+                state["step"] += 1
+                state["average"].mul_(group["beta"]).add_(p.grad)
+                p.add_(state["average"], alpha=-group["lr"] / state["step"] ** 0.5)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_optimizer_of_the_users(compiled):
+    """Steps, schedules, and goes on from a saved state; its entries are copies."""
+
+    def make():
+        model, _ = loops.make(compiled)
+        optimizer = Momentum(model.parameters())
+        return model, optimizer, bt.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+
+    def train(model, optimizer, schedule, data):
+        for x, y in data:
+            loops.train(model, optimizer, [(x, y)])
+            schedule.step()
+
+    data = list(loops.batches(8))
+    model, optimizer, schedule = make()
+    train(model, optimizer, schedule, data[:4])
+    saved = copy.deepcopy([x.state_dict() for x in (model, optimizer, schedule)])
+    shared = optimizer.state_dict()
+    train(model, optimizer, schedule, data[4:])
+    other = make()
+    for x, state in zip(other, saved):
+        x.load_state_dict(state)
+    assert other[1].state_dict()["state"][0]["step"] == 4
+    train(*other, data[4:])
+    for p, q in zip(model.parameters(), other[0].parameters()):
+        np.testing.assert_allclose(p.detach().numpy(), q.detach().numpy(), rtol=1e-12 if compiled else 0.0)
+    other[1].load_state_dict(shared)
+    optimizer.state[next(iter(model.parameters()))]["average"].zero_()
+    assert other[1].state_dict()["state"][0]["average"].abs().sum().item() > 0

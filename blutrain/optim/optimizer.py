@@ -52,6 +52,14 @@ class State(dict):
     clear, pop, popitem, setdefault, update = map(_noting, ("clear", "pop", "popitem", "setdefault", "update"))
 
 
+class OwnState(State):
+    """State of an optimizer with a `step` of the user's, which makes what it keeps of a parameter: an empty dict at first."""
+
+    def __missing__(self, p: Tensor) -> State:
+        self[p] = state = State()
+        return state
+
+
 class Bucket(NamedTuple):
     """Parameters of one group that step together and share their count."""
 
@@ -87,6 +95,8 @@ class LoadPlan(NamedTuple):
     def _counts_in_place(self) -> dict[StepCount, int] | None:
         """The new value of each count, or None where parameters that share one now have different values."""
         values: dict[StepCount, int] = {}
+        if self.optimizer._has_own_step:
+            return None
         for p, entries in self.optimizer.state.items():
             if (
                 p not in self.state
@@ -98,7 +108,7 @@ class LoadPlan(NamedTuple):
 
 class Optimizer:
     """Base of the optimizers. A subclass gives `_init_state`, `_scalars` and `_rule`, and checks its numbers in
-    `_check_group`.
+    `_check_group`. Or it gives a `step` of its own, as one writes it with PyTorch: `self.state[p]` is an empty dict at first.
 
     params: tensors, or dicts with "params" and numbers that differ from the defaults. Errors: ValueError, TypeError
     for bad ones.
@@ -107,7 +117,8 @@ class Optimizer:
     def __init__(self, params: Iterable, defaults: dict[str, Any]):
         self.defaults = defaults
         self.param_groups: list[dict[str, Any]] = []
-        self.state: dict[Tensor, dict[str, Any]] = State()
+        self._has_own_step = type(self)._init_state is Optimizer._init_state
+        self.state: dict[Tensor, dict[str, Any]] = OwnState() if self._has_own_step else State()
         self._parts: dict[Any, dict[int, Any]] = {}  # during an update: reducer -> id of a parameter -> its new part
         if isinstance(params, Tensor | dict | str):
             self._fail(
@@ -285,9 +296,7 @@ class Optimizer:
         order = {id(p): i for i, p in enumerate(p for g in self.param_groups for p in g["params"])}
         state = {}
         for p, entries in sorted(self.state.items(), key=lambda item: order[id(item[0])]):
-            state[order[id(p)]] = {
-                k: v.value if isinstance(v, StepCount) else _whole(p, v.detach()) for k, v in entries.items()
-            }
+            state[order[id(p)]] = {k: _saved(p, v) for k, v in entries.items()}
         groups = [{**g, "params": [order[id(p)] for p in g["params"]]} for g in self.param_groups]
         return {"state": dict(sorted(state.items())), "param_groups": groups}
 
@@ -318,6 +327,9 @@ class Optimizer:
             for p, index in zip(own["params"], group["params"]):
                 if index in state:
                     entries = dict(state[index])
+                    if self._has_own_step:
+                        fresh[p] = State({k: _loaded(p, v) for k, v in entries.items()})
+                        continue
                     step = int(entries.pop("step", -1))
                     tensors = self._checked_state(own, index, p, step, entries)
                     fresh[p] = State(step=counts.setdefault(step, StepCount(step)), **tensors)
@@ -370,6 +382,18 @@ def _own_part(p: Tensor) -> Tensor:
     """What of a parameter this process updates, and keeps the state of: all, or its shard as a vector."""
     shard = shard_of(p)
     return p if shard is None else shard.part(p.detach())
+
+
+def _saved(p: Tensor, entry: Any) -> Any:
+    """An entry of a parameter's state, for state_dict."""
+    if isinstance(entry, StepCount):
+        return entry.value
+    return _whole(p, entry.detach()) if isinstance(entry, Tensor) else entry
+
+
+def _loaded(p: Tensor, entry: Any) -> Any:
+    """A copy of a saved entry that a user's optimizer made, on the parameter's device."""
+    return entry.detach().to(p.device).clone() if isinstance(entry, Tensor) else entry
 
 
 def _whole(p: Tensor, state: Tensor) -> Tensor:
