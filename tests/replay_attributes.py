@@ -65,9 +65,20 @@ def dataclass_of_tensors(run):
         run.step(run.model(batch=Batch(x, y)))
 
 
+@scenario(cls=Arguments)
+def namespace_of_tensors(run):
+    batch = SimpleNamespace()
+    for batch.x, batch.y in run.batches():
+        run.step(run.model(batch=batch))
+
+
+class Record:
+    pass
+
+
 @scenario("argument", cls=Arguments)
 def object_of_tensors(run):
-    batch = SimpleNamespace()
+    batch = Record()
     for batch.x, batch.y in run.batches():
         run.step(run.model(batch=batch))
 
@@ -116,6 +127,38 @@ def structure_of_the_result(run):
         run.see(type(ordered).__name__, type(named).__name__, type(batch).__name__, named.extra, nothing)
         run.see(ordered["out"] is out, batch.y[0] is out, same is x)
         run.step(ordered["out"].mean() + named.loss + batch.x)
+
+
+class Output(OrderedDict):
+    """What libraries of models return: entries are attributes, too. It does not like to be asked for what is not there."""
+
+    def __init__(self, **entries):
+        super().__init__(**entries)
+        for name, value in entries.items():
+            super().__setattr__(name, value)
+
+    def __getattr__(self, name):
+        return self[name]
+
+
+class Libraries(Net):
+    def forward(self, batch):
+        logits = super().forward(batch["x"] * batch.scale)
+        loss = F.cross_entropy(logits, batch["y"])
+        return Output(loss=loss, logits=logits), SimpleNamespace(logits=logits, parts={"loss": [loss]})
+
+
+@scenario(cls=Libraries)
+def entries_that_are_attributes(run):
+    seen = []
+    for i, (x, y) in enumerate(run.batches(8)):
+        batch = Output(x=x, y=y)
+        batch.scale = 1.0 + i // 4
+        output, namespace = run.model(batch)
+        run.see(output.loss is output["loss"], namespace.parts["loss"][0] is output.loss, list(output))
+        run.step(output.loss)
+        seen.append(output.logits.sum() + namespace.logits.mean())
+    run.see(*seen)
 
 
 # -------------------------------------------------------------------- attributes that forward reads

@@ -8,7 +8,6 @@ import contextlib
 import inspect
 import random
 import warnings
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +23,12 @@ from blutrain.optim.schedule import LambdaLR
 from blutrain.tensor.primitive import TABLE, Unsupported
 
 LEFT: list = []
+
+
+class Opaque:
+    """An argument that cannot be compared."""
+
+
 HOLDER = LambdaLR(SGD([nn.Parameter(bt.ones(1))], lr=0.1), float)  # guards do not look into objects of the library
 vars(HOLDER)["factor"] = bt.ones(8, dtype=bt.float64)
 
@@ -103,7 +108,7 @@ def train(compiled: bool, reason: str, steps: int = 5, **options) -> dict:
     losses = []
     for i, (x, y) in enumerate(batches(steps)):
         rows = 7 - (i % 5 if reason == "programs" else 0)
-        extra = SimpleNamespace(i=i) if reason == "argument" else None
+        extra = Opaque() if reason == "argument" else None
         loss = model(x[:rows], y[:rows], extra)  # the call
         loss.backward()
         optimizer.step()
@@ -156,7 +161,7 @@ def test_nothing_happens_to_a_model_whose_step_is_refused_under_strict(reason, i
     before = state(model)
     x, y = next(batches())
     with pytest.raises(CompileRefused):
-        model(x, y, SimpleNamespace() if reason == "argument" else None)
+        model(x, y, Opaque() if reason == "argument" else None)
     optimizer.step()
     assert all(np.array_equal(v, before[k]) for k, v in state(model).items())
 

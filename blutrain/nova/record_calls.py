@@ -154,7 +154,7 @@ class CallEvents:
             node = find_escape(log, boxed)
             if node is not None:
                 self.refuse("escapes", location=node.location, detail=f"a result of {node.prim.name}")
-            elif hasattr(boxed[0], "__next__") or hasattr(boxed[0], "__await__"):
+            elif hasattr(type(boxed[0]), "__next__") or hasattr(type(boxed[0]), "__await__"):
                 self.refuse("iterator")
         state = compiled.recorded_key({(id(m), name) for m, name in changed}), state[1]
         if log.refused is None:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import types
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -364,7 +366,9 @@ def has_hooks(tensor: Tensor) -> bool:
 
 
 def map_tree(tree, kind: type | tuple, function: Callable):
-    """Apply `function` to every `kind` in nested tuples, lists, dicts and dataclasses; other leaves stay as they are."""
+    """Apply `function` to every `kind` in nested tuples, lists, dicts, namespaces and dataclasses, and in attributes of
+    subclasses of these; other leaves stay as they are.
+    """
     if isinstance(tree, kind):
         return function(tree)
     if isinstance(tree, tuple):
@@ -372,17 +376,38 @@ def map_tree(tree, kind: type | tuple, function: Callable):
         return type(tree)(*items) if hasattr(tree, "_fields") else tuple(items)
     if isinstance(tree, list):
         items = [map_tree(x, kind, function) for x in tree]
-        return items if type(tree) is list else _copied(tree, lambda new: new.__setitem__(slice(None), items))
+        return items if type(tree) is list else _copied(tree, kind, function, lambda new: _set_items(new, items))
     if isinstance(tree, dict):
-        items = {k: map_tree(v, kind, function) for k, v in tree.items()}
-        return items if type(tree) is dict else _copied(tree, lambda new: new.update(items))
+        entries = {k: map_tree(v, kind, function) for k, v in tree.items()}
+        return entries if type(tree) is dict else _copied(tree, kind, function, lambda new: _set_entries(new, entries))
     if is_dataclass(tree) and not isinstance(tree, type):
-        items = [(f.name, map_tree(getattr(tree, f.name), kind, function)) for f in fields(tree)]
-        return _copied(tree, lambda new: [object.__setattr__(new, *item) for item in items])
+        values = [(f.name, map_tree(getattr(tree, f.name), kind, function)) for f in fields(tree)]
+        return _copied(tree, kind, function, lambda new: [object.__setattr__(new, *x) for x in values])
+    if isinstance(tree, types.SimpleNamespace):
+        return _copied(tree, kind, function, lambda new: None)
     return tree
 
 
-def _copied(tree, change: Callable):
-    new = copy.copy(tree)
+def _copied(tree: Any, kind: type | tuple, function: Callable, change: Callable):
+    """A copy of a container of the user's, with what it holds in attributes mapped and the rest changed by `change`."""
+    try:
+        new = copy.copy(tree)
+    except Exception:  # its class does not like to be copied
+        new: Any = type(tree).__new__(type(tree))
+    attributes = {k: map_tree(v, kind, function) for k, v in getattr(tree, "__dict__", {}).items()}
+    if attributes:
+        vars(new).update(attributes)
     change(new)
     return new
+
+
+def _set_items(new: list, items: list) -> None:
+    list.__setitem__(new, slice(None), items)
+
+
+def _set_entries(new: dict, entries: dict) -> None:
+    set_entry = (
+        OrderedDict.__setitem__ if isinstance(new, OrderedDict) else dict.__setitem__
+    )  # whatever its class made of it
+    for key, value in entries.items():
+        set_entry(new, key, value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from ..tensor.aval import Aval
@@ -102,9 +103,17 @@ def freeze(value, leaf: Callable[[Any, type], Any] | None = None):
         return kind, value.hex()
     if isinstance(value, (list, tuple)):
         frozen = tuple([freeze(v, leaf) for v in value])
-        return frozen if kind is tuple else (kind, frozen)
+        return frozen if kind is tuple else (kind, frozen, _attributes(value, leaf))
     if isinstance(value, dict):
-        return kind, tuple([(freeze(k, leaf), freeze(v, leaf)) for k, v in value.items()])
+        return kind, tuple([(freeze(k, leaf), freeze(v, leaf)) for k, v in value.items()]), _attributes(value, leaf)
+    if isinstance(value, SimpleNamespace):
+        return kind, _attributes(value, leaf)
     if is_dataclass(value) and not isinstance(value, type):
         return kind, tuple([(f.name, freeze(getattr(value, f.name), leaf)) for f in fields(value)])
     return (kind, value) if leaf is None else leaf(value, kind)
+
+
+def _attributes(value, leaf: Callable[[Any, type], Any] | None):
+    """A form of what a container has in attributes, as those of a subclass may."""
+    own = getattr(value, "__dict__", None)
+    return tuple([(k, freeze(v, leaf)) for k, v in own.items()]) if own else None
