@@ -1,7 +1,4 @@
-"""layer_norm and its gradients. One block of threads per row;
-
-sums down the columns in two steps of fixed order, without atomics.
-"""
+"""layer_norm and its gradients: one block of threads per row, and sums down the columns."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import cupy
 import numpy
 
 from ..ops.composite.blocks import compute_type
-from .column_sums import SUMS, Split
+from .column_sums import SUMS, sum_rows
 from .compile import function, threads_for
 
 BODY = (
@@ -64,27 +61,26 @@ extern "C" __global__ void input_gradient(
   else map_elements(columns, OF_BLOCK, [=](C g, C x) { return f(g, x, C(1)); }, dx, grad, x);
 }
 
-// 32 by 8 threads; block (i, k) sums chunk k of the rows for 32 columns. result: the gradients of weight and bias.
-extern "C" __global__ void column_sums(
+template <int N> __device__ void sums(
     const T* grad, const T* x, const C* mean, const C* rstd, C* partial, T* result, u32* arrived, i64 rows, i64 columns,
     i64 chunk) {
-  i64 j = blockIdx.x * 32 + threadIdx.x, stop = smaller((i64)(blockIdx.y + 1) * chunk, rows);
-  C weight = 0, bias = 0;
-  if (j < columns) {
-    #pragma unroll 4
-    for (i64 i = blockIdx.y * chunk + threadIdx.y; i < stop; i += 8) {
-      C g = widen(grad[i * columns + j]);
-      weight += g * ((widen(x[i * columns + j]) - mean[i]) * rstd[i]);
-      bias += g;
+  auto add = [=](i64 i, i64 j, C (&totals)[2][N]) {
+    Group<N> g = *(const Group<N>*)(grad + i * columns + j), v = *(const Group<N>*)(x + i * columns + j);
+    C shift = mean[i], scale = rstd[i];
+    for (int n = 0; n < N; n++) {
+      totals[0][n] += widen(g.of[n]) * ((widen(v.of[n]) - shift) * scale);
+      totals[1][n] += widen(g.of[n]);
     }
-  }
-  weight = sum_over_y(weight);
-  bias = sum_over_y(bias);
-  if (!threadIdx.y && j < columns) {
-    partial[blockIdx.y * columns + j] = weight;
-    partial[(gridDim.y + blockIdx.y) * columns + j] = bias;
-  }
-  add_chunks(partial, 2, result, arrived, columns, 32);
+  };
+  sum_rows<N, 2>(add, partial, result, arrived, rows, columns, chunk);
+}
+
+// result: the gradients of weight and bias.
+extern "C" __global__ void column_sums(
+    const T* grad, const T* x, const C* mean, const C* rstd, C* partial, T* result, u32* arrived, i64 rows, i64 columns,
+    i64 chunk, int is_wide) {
+  if (is_wide) sums<Pack<T>::SIZE>(grad, x, mean, rstd, partial, result, arrived, rows, columns, chunk);
+  else sums<1>(grad, x, mean, rstd, partial, result, arrived, rows, columns, chunk);
 }
 """
 )
@@ -126,19 +122,6 @@ def layer_norm_backward(xp, grad, x, mean, rstd, w=None, *, num_dims, needs):
             function(BODY, "input_gradient", T=x.dtype)((rows,), (threads_for(columns // 4),), args)
         results.append(dx)
     if needs[1] or needs[2]:
-        sums = _column_sums(grad, x, mean, rstd, rows, columns).reshape(2, *x.shape[x.ndim - num_dims :])
+        sums = sum_rows(BODY, (grad, x, mean, rstd), 2, rows, columns).reshape(2, *x.shape[x.ndim - num_dims :])
         results += [sums[i] for i in (0, 1) if needs[1 + i]]
     return tuple(results)
-
-
-def _column_sums(grad, x, mean, rstd, rows: int, columns: int):
-    """(sum of grad * normal, sum of grad) over the rows."""
-    if not x.size:
-        return cupy.zeros((2, columns), x.dtype)
-    split = Split(rows, columns, 32)
-    partial, result, arrived = split.memory(2, x.dtype)
-    sizes = numpy.int64(rows), numpy.int64(columns), numpy.int64(split.chunk)
-    function(BODY, "column_sums", T=x.dtype)(
-        split.grid, (32, 8), (grad, x, mean, rstd, partial, result, arrived, *sizes)
-    )
-    return result
