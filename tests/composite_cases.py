@@ -137,6 +137,14 @@ CASES = [
         lambda s: (s.floats(2, 3, 5, 4), s.floats(6, 4), s.floats(6, 3), s.floats(5, 6) > 0),
         {"is_causal": False, "scale": 0.5},
     ),
+    *[
+        Case(
+            "scaled_dot_product_attention_backward",
+            lambda s: (s.floats(2, 5, 3), s.floats(2, 5, 4), s.floats(2, 6, 4), s.floats(2, 6, 3)),
+            {"is_causal": causal, "scale": 0.5, "needs": needs},
+        )
+        for causal, needs in ((False, (True, True, True)), (True, (True, True, True)), (True, (False, True, False)))
+    ],
     *[Case("mse_loss", lambda s: (s.floats(40), s.floats(40)), {"reduction": r}) for r in ("mean", "sum", "none")],
     *[
         Case("mse_loss_backward", lambda s: (s.floats(), s.floats(40), s.floats(40)), {"reduction": r})

@@ -55,6 +55,10 @@ SAMPLES = {
     "scaled_dot_product_attention": (
         [normal(2, 3, 5, 4), normal(2, 3, 6, 4), normal(2, 3, 6, 2)], {"is_causal": True, "scale": 0.5},
     ),
+    "scaled_dot_product_attention_backward": (
+        [normal(2, 3, 5, 2), normal(2, 3, 5, 4), normal(2, 3, 6, 4), normal(2, 3, 6, 2)],
+        {"is_causal": True, "scale": 0.5, "needs": (True, True, True)},
+    ),
     "cross_entropy": ([normal(6, 5), TARGET], LOSS),
     "cross_entropy_backward": ([normal(), normal(6, 5), TARGET, positive(6)], LOSS),
     "uniform": ([5, 3], {**RANDOM, "low": -1.0, "high": 2.0, "dtype": dt.float32}),

@@ -22,7 +22,7 @@ from ..eager_rule import eager_rule
 from .blocks import narrow, widen
 from .check_operands import require_floating
 from .compose import upcast
-from .derive import vjp_by_compose
+from .derive import differentiate, vjp_by_compose
 from .dropout import dropout
 
 NAME = "scaled_dot_product_attention"
@@ -60,21 +60,43 @@ def _matmul(xp):
 def _eager(xp, q, k, v, mask=None, *, is_causal, scale):
     matmul = _matmul(xp)
     scores = matmul(widen(q), widen(k).swapaxes(-1, -2))
-    scores *= scale
-    if mask is not None:
-        scores = xp.where(mask, scores, -math.inf) if mask.dtype == bool else scores + mask
-    if is_causal:
-        rows, columns = xp.arange(scores.shape[-2])[:, None], xp.arange(scores.shape[-1])
-        scores = xp.where(columns <= rows, scores, -math.inf)
     if not scores.size:
         return xp.zeros((*scores.shape[:-1], v.shape[-1]), q.dtype)
+    if mask is not None:
+        scores *= scale
+        scores, scale = xp.where(mask, scores, -math.inf) if mask.dtype == bool else scores + mask, 1.0
+    _softmax(xp, scores, is_causal, scale)
+    return narrow(matmul(scores, widen(v)), q.dtype)
+
+
+def _softmax(xp, scores, is_causal: bool, scale: float) -> None:
+    """Weights in place of products of queries and keys."""
+    if xp is not numpy:
+        from ...cuda.attention import softmax
+
+        softmax(scores, is_causal, scale)
+        return
+    scores *= scale
+    if is_causal:
+        rows, columns = numpy.arange(scores.shape[-2])[:, None], numpy.arange(scores.shape[-1])
+        numpy.copyto(scores, -math.inf, where=columns > rows)
     largest = scores.max(-1, keepdims=True)
-    scores -= xp.where(largest == -math.inf, 0, largest)
-    xp.exp(scores, out=scores)
+    scores -= numpy.where(largest == -math.inf, 0, largest)
+    numpy.exp(scores, out=scores)
     total = scores.sum(-1, keepdims=True)
-    result = matmul(scores, widen(v))
-    result /= xp.where(total == 0, 1, total)
-    return narrow(result, q.dtype)
+    scores /= numpy.where(total == 0, 1, total)
+
+
+def _softmax_backward(xp, grad, weights, scale: float) -> None:
+    """The gradient of the products in place of that of the weights."""
+    if xp is not numpy:
+        from ...cuda.attention import softmax_backward
+
+        softmax_backward(grad, weights, scale)
+        return
+    grad -= (grad * weights).sum(-1, keepdims=True)
+    grad *= weights
+    grad *= scale
 
 
 def _compose(q, k, v, mask=None, *, is_causal, scale):
@@ -99,18 +121,83 @@ def _weights(q, k, mask, is_causal: bool, scale: float):
     return weights, where(eq(total, 0), 1.0, total)
 
 
+def _vjp(ctx, grad):
+    q, k, v = ctx.operands[:3]
+    if len(ctx.operands) == 4 or not k.shape[-2] or not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
+        return differentiate(_compose, ctx, (grad,))
+    needs = tuple(ctx.needs)
+    results = iter(apply(SCALED_DOT_PRODUCT_ATTENTION_BACKWARD, grad, q, k, v, needs=needs, **ctx.attrs))
+    return tuple(next(results) if need else None for need in needs)
+
+
 SCALED_DOT_PRODUCT_ATTENTION = define(
     NAME,
     "composite",
     infer=_infer,
     eager=eager_rule(NAME, _eager),
-    vjp=vjp_by_compose(NAME),
+    vjp=_vjp,
     nova=Composed(),
     saves=Saves(operands=(0, 1, 2, 3)),
     compose=_compose,
     doc=(
         "scaled_dot_product_attention(q, k, v, mask or nothing, *, is_causal, scale): softmax(q @ k.T * scale + "
         "mask) @ v."
+    ),
+)
+
+
+def _infer_backward(grad, q, k, v, *, is_causal, scale, needs):
+    return tuple(aval for aval, need in zip((q, k, v), needs, strict=True) if need)
+
+
+def _eager_backward(xp, grad, q, k, v, *, is_causal, scale, needs):
+    matmul = _matmul(xp)
+    grad, wide_q, wide_k, wide_v = map(widen, (grad, q, k, v))
+    weights = matmul(wide_q, wide_k.swapaxes(-1, -2))
+    _softmax(xp, weights, is_causal, scale)
+    results = []
+    if needs[0] or needs[1]:
+        of_scores = matmul(grad, wide_v.swapaxes(-1, -2))
+        _softmax_backward(xp, of_scores, weights, scale)
+        if needs[0]:
+            results.append(narrow(matmul(of_scores, wide_k), q.dtype))
+        if needs[1]:
+            results.append(narrow(matmul(of_scores.swapaxes(-1, -2), wide_q), k.dtype))
+    if needs[2]:
+        results.append(narrow(matmul(weights.swapaxes(-1, -2), grad), v.dtype))
+    return tuple(results)
+
+
+def _compose_backward(grad, q, k, v, *, is_causal, scale, needs):
+    weights, total = _weights(q, k, None, is_causal, scale)
+    weights, g = weights / total, upcast(grad)
+    results = []
+    if needs[0] or needs[1]:
+        of_weights = g @ upcast(v).transpose(-1, -2)
+        of_scores = (of_weights - (of_weights * weights).sum(-1, keepdim=True)) * weights * scale
+        if needs[0]:
+            results.append((of_scores @ upcast(k)).to(q.dtype))
+        if needs[1]:
+            results.append((of_scores.transpose(-1, -2) @ upcast(q)).to(k.dtype))
+    if needs[2]:
+        results.append((weights.transpose(-1, -2) @ g).to(v.dtype))
+    return tuple(results)
+
+
+SCALED_DOT_PRODUCT_ATTENTION_BACKWARD = define(
+    f"{NAME}_backward",
+    "composite",
+    infer=_infer_backward,
+    eager=eager_rule(f"{NAME}_backward", _eager_backward),
+    vjp=vjp_by_compose(f"{NAME}_backward"),
+    nova=Composed(),
+    saves=Saves(operands=(0, 1, 2, 3)),
+    compose=_compose_backward,
+    num_results=3,
+    tags=frozenset({"variable_results"}),
+    doc=(
+        "scaled_dot_product_attention_backward(grad, q, k, v, *, is_causal, scale, needs): those of (grad of q, of k, of "
+        "v) that the three booleans `needs` ask for; leading dimensions are equal."
     ),
 )
 
