@@ -84,13 +84,8 @@ def worker(options, folder: Path, end: float) -> None:
         if any("CUDA_ERROR" in text or "cudaError" in text for text in found):
             sys.exit(3)  # nothing works in this process any more
         if found:
-            least = less(
-                recipe,
-                options.device,
-                precision,
-                kind(found),
-                min(time.time() + min(LEAVE, options.seconds / 4), end - MARGIN),
-            )
+            until = min(time.time() + min(LEAVE, options.seconds / 4), end - MARGIN)
+            least = less(recipe, options.device, precision, kind(found), until)
             write(folder, options.worker, {"seed": seed, "smallest": least.text(), "data of it": repr(least)})
         seed += options.jobs
 
