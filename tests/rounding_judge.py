@@ -111,11 +111,16 @@ def complaints(
             size = float(norm(wanted.reshape(-1)))
             count = max(1.0, 9.0 / wanted.size**2)
             size = max(size, 1.0) if name.startswith("loss") else size  # a difference of numbers of that size
-            allowed = factor * count * max(errors[1:]) + UNIT[precision] * size + 1e-12
+            allowed = factor * count * max(errors[1:]) + _stored(name, precision) * size + 1e-12
             if not errors[0] <= allowed:
                 found.append((errors[0] / allowed, f"{name} {wanted.shape}: {kind} of the error {errors[0]:.2e} of {size:.2e}, "
                               f"allowed {allowed:.2e}; samples {' '.join(f'{e:.1e}' for e in errors[1:])}"))  # fmt: skip
     return [text for _, text in sorted(found, key=lambda entry: -entry[0])]
+
+
+def _stored(name: str, precision: str | None) -> float:
+    """To what part of its size a result is rounded: parameters and moments stay in float32, over an update's operations."""
+    return 4 * UNIT["fp32"] if "behind" in name or name.startswith("state") else UNIT[precision]
 
 
 def judged(recipe: Recipe, device: str, precision: str | None, got: dict[str, np.ndarray] | None = None) -> list[str]:
