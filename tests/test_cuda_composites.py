@@ -168,6 +168,24 @@ def test_a_bad_index_is_heard_of_before_values_are_read_or_written(meet):
     meet(w, optimizer, loss)  # nothing of the errors before is left
 
 
+@pytest.mark.parametrize("good", [0, 3], ids=["interpreted", "compiled"])
+def test_a_compiled_step_behind_a_bad_index_updates_nothing(good):
+    table, model = bt.ones(2, 8, device=GPU), bt.nn.Linear(8, 8).to(GPU).compile()
+    optimizer = bt.optim.AdamW(model.parameters(), lr=0.1)
+
+    def step(ids):
+        model(F.embedding(bt.tensor(ids, device=GPU), table)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for _ in range(good):
+        step([0, 1])
+    before = model.weight.detach().cpu().numpy()
+    with pytest.raises(ValueError, match=r"embedding: an id is out of range\n.*\n  got: 2\n"):
+        step([0, 2])
+    np.testing.assert_array_equal(model.weight.detach().cpu().numpy(), before)
+
+
 def test_checks_that_nobody_asks_for_do_not_pile_up():
     w, ids = bt.zeros(2, 3, device=GPU), bt.tensor([0, 1], device=GPU)
     for _ in range(20):

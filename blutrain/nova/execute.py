@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import config
 from ..errors import NovaError
-from ..tensor import dispatch
+from ..tensor import dispatch, late_checks
 from ..tensor.tensor import Tensor
 from .explain import announce, announce_times
 from .guards import weak
@@ -60,6 +60,7 @@ def flush_log(recorder: Recorder, log: Log) -> None:
     """Execute `log` (already taken out of the recorder). On an exception nothing is updated, and the caller abandons
     the log.
     """
+    late_checks.settle()
     step = log.steps[-1]
     slots: dict[int, weakref.ref] = {}
     if log.grad_tensors:

@@ -148,7 +148,8 @@ class Tensor(_Methods):
         if dispatch.recorder is not None and self._pending is None:
             dispatch.recorder.value_read()
         array = self._buffer()
-        late_checks.settle()
+        if not self.device.is_cpu:
+            late_checks.settle()
         return array
 
     def _host_array(self):
