@@ -3,14 +3,15 @@
     python -m blutrain.distributed.launch --nproc-per-node 2 benchmarks/ddp.py --preset 144M --precisions tf32,bf16 \\
         --subjects compiled,sharded,torch,torch.compile --trace t.json
 
---batch-size is that of each rank. Subjects are timed interleaved, round by round, first the ranks together, then each
-alone (all at the same time); torch.compile, which takes longest to start, joins the others once they have been timed. Rank 0
-prints (and --json appends) a JSON object a subject, again each time more is known of it: the last one counts.
+--batch-size is that of each rank. Subjects are timed round by round, the ranks together and each alone (all at the same
+time), in an order drawn for each round: a GPU at its limit of power is slower behind a subject that drew more. torch.compile,
+which takes longest to start, joins the others once they have been timed. Rank 0 prints (and --json appends) a JSON object a
+subject, again each time more is known of it: the last one counts.
 
 mode                "compiled", "sharded" (compiled, ZeRO-1), "eager", "torch DDP", "torch DDP + compile"
 ms, one_rank_ms     median of a step of the ranks together; of a rank that trains alone
 tokens_per_s        of all ranks together; one_rank_tokens_per_s: of a rank alone
-efficiency          one_rank_ms by ms
+efficiency          one_rank_ms by the ms of the same rounds
 speedup             of blutrain's: its tokens_per_s by those of the best peer timed with it
 peak_memory_bytes   of rank 0 together: what the framework held on the GPU; on a CPU of the whole process
 start_s             from nothing to the fourth step, all ranks together
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import socket
 import statistics
 import sys
@@ -113,38 +115,43 @@ class Run:
         self.news: set[str] = set()  # of which more is known than was reported
 
     def time_quick(self) -> None:
-        """All but the one that starts slowly: together, one step in detail, alone."""
+        """All but the one that starts slowly: together and alone, then one step in detail."""
         options, names = self.options, [name for name in self.options.subjects if name != SLOW]
         for name in names:
             self._start(name)
-        self._note(measure(self.together, options), "ms")
+        alone = [name for name in names if name != "sharded"]  # which alone has no other to share the work with
+        subjects = {(name, "ms"): subject for name, subject in self.together.items()}
+        subjects |= {(name, "one_rank_ms"): Subject(name, options, wrap=False) for name in alone}
+        times = measure(subjects, options)
+        for what in ("ms", "one_rank_ms"):
+            self._note({name: ms for (name, kind), ms in times.items() if kind == what}, what)
+        if "sharded" in names and "compiled" in names:
+            self._note({"sharded": self.records["compiled"]["one_rank_ms"]}, "one_rank_ms")
         if "compiled" in names:
             spans = record_step(self.together["compiled"].trainer, options.device)
             self.records["compiled"].update(shares(spans))
             everyone = distributed.get_group().exchange("trace", spans)
             if options.trace and distributed.get_rank() == 0:
                 write_trace(options.trace, everyone)
+        subjects.clear()
         if SLOW not in options.subjects:
             self.together.clear()
         self.together.pop("sharded", None)
-        trainers.free_memory(options.device)
-        alone = [name for name in names if name != "sharded"]  # which alone has no other to share the work with
-        self._note(measure({name: Subject(name, options, wrap=False) for name in alone}, options), "one_rank_ms")
-        if "sharded" in names and "compiled" in names:
-            self._note({"sharded": self.records["compiled"]["one_rank_ms"]}, "one_rank_ms")
         trainers.free_memory(options.device)
 
     def time_slow(self) -> None:
         """The one that starts slowly, and the others with it."""
         if SLOW in self.options.subjects:
             self._start(SLOW)
-            self._note(measure(self.together, self.options), "ms")
+            times = measure({(name, "ms"): subject for name, subject in self.together.items()}, self.options)
+            self._note({name: ms for (name, _), ms in times.items()}, "ms")
         self.together.clear()
         trainers.free_memory(self.options.device)
 
     def time_slow_alone(self) -> None:
         if SLOW in self.options.subjects:
-            self._note(measure({SLOW: Subject(SLOW, self.options, wrap=False)}, self.options), "one_rank_ms")
+            times = measure({(SLOW, "one_rank_ms"): Subject(SLOW, self.options, wrap=False)}, self.options)
+            self._note({SLOW: times[SLOW, "one_rank_ms"]}, "one_rank_ms")
             trainers.free_memory(self.options.device)
 
     def _start(self, name: str) -> None:
@@ -171,10 +178,9 @@ class Run:
             record[what] = ms
             if what == "ms":
                 record["tokens_per_s"] = record["ranks"] * tokens / ms * 1e3
-            else:
+            else:  # timed with "ms" (or, what starts slowly, behind it): later times of "ms" are of other rounds
                 record["one_rank_tokens_per_s"] = tokens / ms * 1e3
-            if "ms" in record and "one_rank_ms" in record:
-                record["efficiency"] = record["one_rank_ms"] / record["ms"]
+                record["efficiency"] = ms / record["ms"]
         peers = [times[name] for name in PEERS if name in times]
         for name in OURS if peers and what == "ms" else ():
             if name in times:
@@ -266,15 +272,17 @@ class Subject:
             set_tf32(self.options.precision)
 
 
-def measure(subjects: dict[str, Subject], options: argparse.Namespace) -> dict[str, float]:
-    """The median milliseconds of a step, all ranks at the same time."""
-    times: dict[str, list[float]] = {name: [] for name in subjects}
-    for _ in range(options.rounds):
-        for name, subject in subjects.items():
+def measure(subjects: dict[tuple[str, str], Subject], options: argparse.Namespace) -> dict[tuple[str, str], float]:
+    """The median milliseconds of a step, all ranks at the same time, by subject and what is measured of it."""
+    times: dict[tuple[str, str], list[float]] = {key: [] for key in subjects}
+    for number in range(options.rounds):
+        order = list(subjects)
+        random.Random(number).shuffle(order)  # the same on all ranks
+        for key in order:
             distributed.barrier()
-            times[name].append(subject.milliseconds(options.steps))
+            times[key].append(subjects[key].milliseconds(options.steps))
     distributed.barrier()
-    return {name: statistics.median(found) for name, found in times.items()}
+    return {key: statistics.median(found) for key, found in times.items()}
 
 
 def join_torch(device: str, group: Any) -> None:
