@@ -174,11 +174,14 @@ class _Checker:
             raise PlanFault(f"{name}: nobody wrote its predicate")
         aliases = list(ir.DenseI64ArrayAttr(op.attributes["aliases"]))
         taken = [(p, num_bytes(v), i) for i, (p, v) in enumerate(zip(places, [*operands, *results], strict=True))]
-        for number in range(len(results)):
-            at = len(operands) + number
+        for number, result in enumerate(results):
+            at, mine = len(operands) + number, num_bytes(result)
             for place, size, other in taken[:at]:
-                if overlap(places[at], num_bytes(results[number]), place, size):
-                    self._check_alias(name, number, aliases[number], other, places)
+                is_declared = (aliases[number], place, size) == (other, places[at], mine)
+                if overlap(places[at], mine, place, size) and not is_declared:
+                    raise PlanFault(
+                        f"{name}: result {number} lies over {other} of its places, declared: {aliases[number]}"
+                    )
             if "nova.keep" in op.attributes and launch.predicate is not None and launch.predicate != self.plan.guard:
                 kept = ir.DenseI64ArrayAttr(op.attributes["nova.keep"])[number]
                 if places[kept] != places[at]:
@@ -189,11 +192,6 @@ class _Checker:
         if isinstance(kernel, GpuKernel):
             for fault in map_faults(kernel, places, [size for _, size, _ in taken]):
                 raise PlanFault(f"{name}: {fault}")
-
-    def _check_alias(self, name: str, result: int, alias: int, other: int, places) -> None:
-        at = len(places) - 1
-        if alias != other or places[other].offset != places[other].offset:
-            raise PlanFault(f"{name}: result {result} lies over {other} of {at + 1} places, declared is {alias}")
 
     def _check_end(self) -> None:
         flags = iter(self.plan.checks)

@@ -111,6 +111,15 @@ def test_a_value_that_is_overwritten_too_early_is_found(planned_step):
     assert tried > 5
 
 
+def test_a_result_over_an_operand_is_found(planned_step):
+    module, plan = planned_step
+    launch, places = next((n, x.operands) for n, x in enumerate(plan.launches) if len({*x.operands}) == len(x.operands))
+    moved = dataclasses.replace(plan.launches[launch], operands=(*places[:-1], places[0]))
+    launches = (*plan.launches[:launch], moved, *plan.launches[launch + 1 :])
+    with pytest.raises(PlanFault, match="lies over 0 of its places"):
+        check_plan(module, dataclasses.replace(plan, launches=launches))
+
+
 def test_launches_in_another_order_are_found(planned_step):
     module, plan = planned_step
     with pytest.raises(PlanFault):
