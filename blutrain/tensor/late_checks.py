@@ -6,6 +6,7 @@ is raised there, with the line of the forward pass, and nothing is half-updated.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import Protocol
 
@@ -19,16 +20,20 @@ class LateCheck(Protocol):
 
 
 _running: deque[LateCheck] = deque()
+_lock = threading.Lock()
 
 
 def watch(check: LateCheck) -> None:
     """Hear of `check` in time."""
-    while _running and _running[0].is_over():
-        _running.popleft()
-    _running.append(check)
+    with _lock:
+        while _running and _running[0].is_over():
+            _running.popleft()
+        _running.append(check)
 
 
 def settle() -> None:
     """Wait for all checks so far. Errors: what the first of them found that failed."""
-    while _running:
-        _running.popleft().wait()
+    if _running:
+        with _lock:
+            while _running:
+                _running.popleft().wait()
