@@ -20,7 +20,7 @@ class LateCheck(Protocol):
 
 
 _running: deque[LateCheck] = deque()
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may read values while the host waits
 
 
 def watch(check: LateCheck) -> None:
