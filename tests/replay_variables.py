@@ -189,3 +189,60 @@ def a_tensor_in_an_attribute_that_was_none(run):
         run.see(loss)
     if run.model._compiled is not None:
         assert len(run.model._compiled.programs) <= 3
+
+
+class Averaging(Head):
+    """Sets its buffers to other tensors rather than change them in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", bt.zeros(8, dtype=bt.float64))
+        self.register_buffer("count", bt.tensor(0))
+
+    def change(self, hidden):
+        if not self.training:
+            return hidden - self.mean
+        self.count += 1
+        mean = hidden.mean(0)
+        self.mean = 0.9 * self.mean + 0.1 * mean.detach()
+        return hidden - mean
+
+
+@scenario(cls=Averaging)
+def buffers_that_forward_sets(run):
+    saved = None
+    for i, (x, y) in enumerate(run.batches(16)):
+        loss = run.model(x, y)
+        run.step(loss)
+        run.see(loss)
+        if i % 5 == 4:
+            with bt.no_grad():
+                run.see(run.model.eval()(x, y), run.model.mean.sum(), run.model.count)
+            run.model.train()
+        if i == 6:
+            saved = {k: v.clone() for k, v in run.model.state_dict().items()}
+        if i == 9:
+            run.model.load_state_dict(saved)
+        if i == 12:
+            run.model.mean = bt.ones(8, dtype=bt.float64)
+    if run.model._compiled is not None:
+        assert len(run.model._compiled.programs) <= 4
+
+
+class TwiceCalled(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("last", bt.zeros(7, 8, dtype=bt.float64))
+
+    def forward(self, x):
+        hidden = self.fc(x) + self.last
+        self.last = hidden.detach().tanh()
+        return self.head(hidden).square().mean()
+
+
+@scenario(cls=TwiceCalled)
+def buffers_that_several_calls_of_a_step_set(run):
+    for x, _ in run.batches(10):
+        loss = run.model(x) + run.model(x * 0.5)
+        run.step(loss)
+        run.see(loss, run.model.last.sum())

@@ -85,6 +85,7 @@ class Compiled:
         self._met: list[weakref.ref[Module]] = []
         self._read: list[Any] = []  # what the call being recorded read of modules
         self._tensors: dict[int, weakref.ref[Tensor]] = {}  # those of the tree
+        self._was_state = self._tensors  # before the call that is being recorded
         self._members: set[int] = set()  # ids of the modules of the tree
         self._classes: list[type] = []
         self._forwards: tuple = ()
@@ -95,6 +96,7 @@ class Compiled:
         self.floats: tuple[Floats, ...] = ()
         self.arguments = Arguments()
         self.has_lasting_effects = False
+        self._set_buffers: set[tuple[int, str]] = set()
 
     # ---------------------------------------------------------------- the key
 
@@ -176,7 +178,7 @@ class Compiled:
         self._classes = list({type(m): None for m in modules})
         self._forwards = tuple(map(_forward_of, self._classes))
         for m in modules:
-            tensors = [(k, t) for k, t in m.__dict__.items() if isinstance(t, Tensor) and _is_state(m, k, t)]
+            tensors = [(k, t) for k, t in m.__dict__.items() if isinstance(t, Tensor) and self._is_state(m, k, t)]
             known = [(k, id(t), t.requires_grad, t._aval, t.device) for k, t in tensors]
             tree.append((id(m), m.training, Identity(m.__dict__.get("forward", type(m).forward)), tuple(known)))
             self.has_hooks |= _hook_count(m) > 0 or any(has_hooks(t) for _, t in tensors)
@@ -184,6 +186,22 @@ class Compiled:
                 self.device = self.device or t.device
                 self._tensors[id(t)] = weakref.ref(t)
         return tuple(tree)
+
+    def _is_state(self, module: Module, name: str, value: Tensor) -> bool:
+        """Whether an attribute is a parameter or a buffer: read by reference, and part of the tree's key. A buffer that forward
+        sets to another tensor is an attribute as any other.
+        """
+        if isinstance(value, Parameter):
+            return True
+        return name in module._buffers and memory(value) is not None and (id(module), name) not in self._set_buffers
+
+    def sets_buffers(self, changed: list[tuple[Module, str]]) -> bool:
+        """Whether forward set buffers among these attributes of which that was not known: the next key has another form."""
+        buffers = {(id(m), name) for m, name in changed if name in m._buffers} - self._set_buffers
+        self._set_buffers |= buffers
+        if buffers:
+            self._epoch = self._epoch and ()
+        return bool(buffers)
 
     def _modules(self) -> list[Module]:
         """The modules of the tree, and those below what stands at places and came as arguments."""
@@ -280,7 +298,7 @@ class Compiled:
         modules = self._modules()
         classes = [type(m) for m in modules]
         by_id = self._noted = {id(m): m for m in modules}
-        self.operands, self._met, self._read = [], [], []
+        self.operands, self._met, self._read, self._was_state = [], [], [], self._tensors
         self._scan()
         for m, cls in zip(modules, classes, strict=True):
             object.__setattr__(m, "__class__", noting_class(cls, self, by_id, log))
@@ -296,7 +314,7 @@ class Compiled:
         """Forward read an attribute that is neither parameter, buffer nor sub-module."""
         kind, on_class = "changeable", name not in module.__dict__ and value is not MISSING
         if isinstance(value, Tensor):
-            if _is_made_in(value, log) or _is_state(module, name, value):
+            if _is_made_in(value, log) or self._is_state(module, name, value):
                 return
         elif isinstance(value, types.MethodType):
             if not value.__func__.__module__.startswith("blutrain.") and name != "forward":
@@ -343,7 +361,10 @@ class Compiled:
         known |= {id(t) for t in self.operands}
         known |= self._tensors.keys()
         for value, tensor in captured:
-            if id(tensor) not in known:
+            was_state = (
+                self._was_state.get(id(tensor), _nothing)() is tensor
+            )  # a buffer that forward set to another tensor
+            if id(tensor) not in known and not was_state:
                 return value, f"a tensor {tensor._aval}"
         tree = {id(m) for m in self._modules()}
         strays = [m for m in alive(self._met) if id(m) not in tree]
@@ -400,13 +421,12 @@ class Compiled:
         return changed
 
 
+def _nothing() -> None:
+    return None
+
+
 def _never(tensor: Tensor) -> bool:
     return False
-
-
-def _is_state(module: Module, name: str, value: Tensor) -> bool:
-    """Whether an attribute is a parameter or a buffer: read by reference, and part of the tree's key."""
-    return isinstance(value, Parameter) or (name in module._buffers and memory(value) is not None)
 
 
 def _is_made_in(value: Tensor, log: Log) -> bool:

@@ -163,7 +163,7 @@ class CallEvents:
             compiled.refused[state] = log.refused[0]
         else:
             log.current.key = (*log.current.key[:2], state, *log.current.key[3:])
-            log.current.is_provisional = compiled.has_new_inputs
+            log.current.is_provisional = compiled.sets_buffers(changed) or compiled.has_new_inputs
             log.current.has_effects = compiled.has_effects or form_of(inputs[:2]) != form
             if compiled.has_lasting_effects:  # the body sets its attributes itself
                 log.current.attributes = []

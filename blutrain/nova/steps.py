@@ -15,7 +15,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from ..errors import message
 from ..tensor.aval import Aval
@@ -390,10 +390,11 @@ def map_tree(tree, kind: type | tuple, function: Callable):
 
 def _copied(tree: Any, kind: type | tuple, function: Callable, change: Callable):
     """A copy of a container of the user's, with what it holds in attributes mapped and the rest changed by `change`."""
+    cls: Any = type(tree)
     try:
         new = copy.copy(tree)
     except Exception:  # its class does not like to be copied
-        new: Any = type(tree).__new__(type(tree))
+        new = cls.__new__(cls)
     attributes = {k: map_tree(v, kind, function) for k, v in getattr(tree, "__dict__", {}).items()}
     if attributes:
         vars(new).update(attributes)
@@ -406,8 +407,7 @@ def _set_items(new: list, items: list) -> None:
 
 
 def _set_entries(new: dict, entries: dict) -> None:
-    set_entry = (
-        OrderedDict.__setitem__ if isinstance(new, OrderedDict) else dict.__setitem__
-    )  # whatever its class made of it
+    """Set entries whatever the user's class made of `d[key] = value`."""
+    base = cast(Any, OrderedDict if isinstance(new, OrderedDict) else dict)
     for key, value in entries.items():
-        set_entry(new, key, value)
+        base.__setitem__(new, key, value)
