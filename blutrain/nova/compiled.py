@@ -13,13 +13,10 @@ import contextlib
 import inspect
 import itertools
 import operator
-import random
 import types
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
-
-import numpy
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import config
 from ..nn.compile_options import CompileOptions
@@ -361,10 +358,8 @@ class Compiled:
         known |= {id(t) for t in self.operands}
         known |= self._tensors.keys()
         for value, tensor in captured:
-            was_state = (
-                self._was_state.get(id(tensor), _nothing)() is tensor
-            )  # a buffer that forward set to another tensor
-            if id(tensor) not in known and not was_state:
+            was = self._was_state.get(id(tensor))  # a buffer that forward set to another tensor
+            if id(tensor) not in known and (was is None or was() is not tensor):
                 return value, f"a tensor {tensor._aval}"
         tree = {id(m) for m in self._modules()}
         strays = [m for m in alive(self._met) if id(m) not in tree]
@@ -421,10 +416,6 @@ class Compiled:
         return changed
 
 
-def _nothing() -> None:
-    return None
-
-
 def _never(tensor: Tensor) -> bool:
     return False
 
@@ -445,9 +436,3 @@ def _hook_count(module: Module) -> int:
 def _settings() -> tuple:
     """What forward may depend on besides the module and its arguments."""
     return config.get("matmul_precision"), get_default_dtype()
-
-
-def random_state() -> tuple:
-    """Python's and NumPy's global random states, to see whether forward moved them."""
-    name, keys, *rest = cast(tuple[Any, ...], numpy.random.get_state(legacy=True))
-    return random.getstate(), name, keys.tobytes(), tuple(rest)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy
 
 from .. import config
 from ..errors import user_location
 from ..tensor import dispatch
 from ..tensor.device import Device, cpu
 from ..tensor.tensor import Tensor
-from .compiled import Compiled, random_state
+from .compiled import Compiled
 from .escapes import find_escape
 from .keys import form_of, operand_key, plain_operands
 from .lifted import Floats
@@ -135,7 +138,7 @@ class CallEvents:
         return result
 
     def _record_call(self, log: Log, compiled: Compiled, module, inputs: tuple, state):
-        before, attributes, form = random_state(), compiled.attributes(), form_of(inputs[:2])
+        before, attributes, form = _random_state(), compiled.attributes(), form_of(inputs[:2])
         map_tree(inputs, Tensor, log.gate)
         self.head, log.states, opened = compiled, compiled.states(), self.opened
         try:
@@ -145,7 +148,7 @@ class CallEvents:
         finally:
             self.head, log.states, self.opened = None, {}, opened
         changed = compiled.changed_attributes(attributes)
-        if log.refused is None and random_state() != before:
+        if log.refused is None and _random_state() != before:
             self.refuse("python_random")
         if log.refused is None:
             # what forward set as module attributes is set again at replay; tensors among it are outputs of the call
@@ -209,3 +212,9 @@ def _tensors_of(tree) -> list[Tensor]:
 def _wants_eager() -> bool:
     """Whether the user watches what happens: nova is switched off, NaNs are searched, saved tensors are packed."""
     return config.get("NOVA_DISABLE") or config.get("detect_anomaly") or dispatch.tape.packs()
+
+
+def _random_state() -> tuple:
+    """Python's and NumPy's global random states, to see whether forward moved them."""
+    name, keys, *rest = cast(tuple[Any, ...], numpy.random.get_state(legacy=True))
+    return random.getstate(), name, keys.tobytes(), tuple(rest)
