@@ -64,10 +64,12 @@ template <class T> __device__ inline bool is_aligned(const T* p) { return (u64)p
 template <class C> __device__ inline C larger(C x, C y) { return x > y ? x : y; }
 template <class C> __device__ inline C smaller(C x, C y) { return x < y ? x : y; }
 
-// Sum and maximum over the block (a multiple of 32 threads), the same in every thread and every run.
+// Sum and maximum over the blockDim.x threads of a row, the same in every thread and every run. They are a multiple of
+// 32; a block that has several rows (blockDim.y) has 32 of them for each.
 template <class C> __device__ C block_sum(C x) {
   __shared__ C parts[32];
   for (int d = 16; d; d >>= 1) x += __shfl_xor_sync(0xffffffffu, x, d);
+  if (blockDim.x == 32) return x;
   __syncthreads();  // parts may still be read from the last call
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
   __syncthreads();
@@ -78,6 +80,7 @@ template <class C> __device__ C block_sum(C x) {
 template <class C> __device__ C block_max(C x, C lowest) {
   __shared__ C parts[32];
   for (int d = 16; d; d >>= 1) x = larger(x, (C)__shfl_xor_sync(0xffffffffu, x, d));
+  if (blockDim.x == 32) return x;
   __syncthreads();
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
   __syncthreads();
@@ -117,7 +120,7 @@ __device__ void map_elements(i64 size, i64 first, i64 step, F f, T* y, const In*
   for (i64 i = packs * N + first; i < size; i += step) store(y + i, f(widen(x[i])...));
 }
 #define OF_GRID blockIdx.x * (i64)blockDim.x + threadIdx.x, (i64)gridDim.x * blockDim.x
-#define OF_BLOCK threadIdx.x, blockDim.x
+#define OF_ROW threadIdx.x, blockDim.x
 """
 
 
@@ -152,6 +155,13 @@ def threads_for(extent: int) -> int:
     while threads < 1024 and threads * 4 < extent:
         threads *= 2
     return threads
+
+
+def grid_of_rows(rows: int, columns: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(grid, block) of a kernel whose block (i) has rows blockDim.y * i + threadIdx.y: up to 1024 columns a row of 32
+    threads and four rows, more columns one row.
+    """
+    return ((-(-rows // 4),), (32, 4)) if columns <= 1024 else ((rows,), (threads_for(columns // 4),))
 
 
 def launch_elementwise(kernel, size: int, args, each: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""layer_norm and its gradients: one block of threads per row, and sums down the columns."""
+"""layer_norm and its gradients: threads that share rows, and sums down the columns."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ import numpy
 
 from ..ops.composite.blocks import compute_type
 from .column_sums import SUMS, sum_rows
-from .compile import function, threads_for
+from .compile import function, grid_of_rows
 
 BODY = (
     SUMS
     + r"""
 extern "C" __global__ void layer_norm(
-    const T* x, const T* w, const T* b, T* y, C* mean, C* rstd, i64 columns, double eps) {
-  i64 row = blockIdx.x;
+    const T* x, const T* w, const T* b, T* y, C* mean, C* rstd, i64 rows, i64 columns, double eps) {
+  i64 row = blockIdx.x * (i64)blockDim.y + threadIdx.y;
+  if (row >= rows) return;
   x += row * columns;
   y += row * columns;
   C inverse = C(1) / C(columns), first = 0, rest = 0, squares = 0;
-  each_element(columns, OF_BLOCK, [&](C x) { first += x * inverse; }, x);
+  each_element(columns, OF_ROW, [&](C x) { first += x * inverse; }, x);
   first = block_sum(first);
   auto spread = [&](C x) {
     C centred = x - first;
     rest += centred;
     squares += centred * centred;
   };
-  each_element(columns, OF_BLOCK, spread, x);
+  each_element(columns, OF_ROW, spread, x);
   rest = block_sum(rest) * inverse;
   C variance = block_sum(squares) * inverse - smaller(rest * rest, C(1e38));
   C scale = C(1) / sqrt_((variance < 0 ? C(0) : variance) + C(eps));
@@ -36,14 +37,15 @@ extern "C" __global__ void layer_norm(
     rstd[row] = scale;
   }
   auto normal = [=](C x) { return (x - first - rest) * scale; };
-  if (w && b) map_elements(columns, OF_BLOCK, [=](C x, C w, C b) { return normal(x) * w + b; }, y, x, w, b);
-  else if (w) map_elements(columns, OF_BLOCK, [=](C x, C w) { return normal(x) * w; }, y, x, w);
-  else map_elements(columns, OF_BLOCK, normal, y, x);
+  if (w && b) map_elements(columns, OF_ROW, [=](C x, C w, C b) { return normal(x) * w + b; }, y, x, w, b);
+  else if (w) map_elements(columns, OF_ROW, [=](C x, C w) { return normal(x) * w; }, y, x, w);
+  else map_elements(columns, OF_ROW, normal, y, x);
 }
 
 extern "C" __global__ void input_gradient(
-    const T* grad, const T* x, const C* mean, const C* rstd, const T* w, T* dx, i64 columns) {
-  i64 row = blockIdx.x;
+    const T* grad, const T* x, const C* mean, const C* rstd, const T* w, T* dx, i64 rows, i64 columns) {
+  i64 row = blockIdx.x * (i64)blockDim.y + threadIdx.y;
+  if (row >= rows) return;
   grad += row * columns;
   x += row * columns;
   dx += row * columns;
@@ -52,13 +54,13 @@ extern "C" __global__ void input_gradient(
     total += g * w;
     correlation += g * w * ((x - shift) * scale);
   };
-  if (w) each_element(columns, OF_BLOCK, add, grad, x, w);
-  else each_element(columns, OF_BLOCK, [&](C g, C x) { add(g, x, C(1)); }, grad, x);
+  if (w) each_element(columns, OF_ROW, add, grad, x, w);
+  else each_element(columns, OF_ROW, [&](C g, C x) { add(g, x, C(1)); }, grad, x);
   total = block_sum(total) / C(columns);
   correlation = block_sum(correlation) / C(columns);
   auto f = [=](C g, C x, C w) { return (g * w - (x - shift) * scale * correlation - total) * scale; };
-  if (w) map_elements(columns, OF_BLOCK, f, dx, grad, x, w);
-  else map_elements(columns, OF_BLOCK, [=](C g, C x) { return f(g, x, C(1)); }, dx, grad, x);
+  if (w) map_elements(columns, OF_ROW, f, dx, grad, x, w);
+  else map_elements(columns, OF_ROW, [=](C g, C x) { return f(g, x, C(1)); }, dx, grad, x);
 }
 
 template <int N> __device__ void sums(
@@ -95,8 +97,8 @@ def layer_norm(xp, x, w=None, b=None, *, num_dims, eps):
     y, mean, rstd = cupy.ndarray(x.shape, x.dtype), cupy.ndarray(shape, compute), cupy.ndarray(shape, compute)
     if x.size:
         kernel = function(BODY, "layer_norm", T=x.dtype)
-        args = (x, _pointer(w), _pointer(b), y, mean, rstd, numpy.int64(columns), numpy.float64(eps))
-        kernel((rows,), (threads_for(columns // 4),), args)
+        sizes = numpy.int64(rows), numpy.int64(columns), numpy.float64(eps)
+        kernel(*grid_of_rows(rows, columns), (x, _pointer(w), _pointer(b), y, mean, rstd, *sizes))
     return y, mean, rstd
 
 
@@ -118,8 +120,8 @@ def layer_norm_backward(xp, grad, x, mean, rstd, w=None, *, num_dims, needs):
     if needs[0]:
         dx = cupy.ndarray(x.shape, x.dtype)
         if x.size:
-            args = (grad, x, mean, rstd, _pointer(w), dx, numpy.int64(columns))
-            function(BODY, "input_gradient", T=x.dtype)((rows,), (threads_for(columns // 4),), args)
+            kernel, sizes = function(BODY, "input_gradient", T=x.dtype), (numpy.int64(rows), numpy.int64(columns))
+            kernel(*grid_of_rows(rows, columns), (grad, x, mean, rstd, _pointer(w), dx, *sizes))
         results.append(dx)
     if needs[1] or needs[2]:
         sums = sum_rows(BODY, (grad, x, mean, rstd), 2, rows, columns).reshape(2, *x.shape[x.ndim - num_dims :])
