@@ -247,7 +247,8 @@ def test_a_long_copied_factor():
     (a,), (b,) = matrices(1, k, side), matrices(1, k, side)
     (c,) = OnDevice(case.plan()).run([as_bytes(a), as_bytes(b)])
     want = sum(a[part].T.astype("f8") @ b[part].astype("f8") for part in parts(k, 1 << 18))
-    assert is_close(c.view(cupy.float32).reshape(side, side), want)
+    # The tensor cores truncate each of 41,667 sums in a row: of as many terms of one sign 0.25 % are lost.
+    assert is_close(c.view(cupy.float32).reshape(side, side), want, 5e-3)
 
 
 @pytest.mark.parametrize("layout, dtype", [("NN", "tf32"), ("NT", "tf32")])

@@ -169,8 +169,7 @@ def phase_text(kernel: Kernel, symbol: str, out: Emitter, block: int, shared: Sh
             out.function_body(),
         )
     )
-    # With gpu.kernel the lowering takes square roots from libdevice: see emit_region.
-    function = function_text(symbol, parameters, ("gpu.kernel",), block, body)
+    function = function_text(symbol, parameters, (), block, body)
     return function if shared is None or not shared.size else f"{shared.declaration()}\n{function}"
 
 

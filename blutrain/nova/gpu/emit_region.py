@@ -1,9 +1,8 @@
 """The cloner for plain device code: scalar regions with the GPU's conversions.
 
-Square roots of f32 and their reciprocals are libdevice's, the GPU's approximate ones (relative errors of 2^-23 at most, and
-2^-22.9; PTX ISA). Everything else is what the CPU computes, to the bit: the same polynomials, no contraction, IEEE
-division. What a CPU takes from libm comes from f64 arithmetic here: sin, cos and tan for |x| < 2^50, atan, log2, powf
-within 1e-13 (f32: half an ulp and a little), remf exact for quotients below 2^28 (f32) and 2^52 (f64).
+Everything else is what the CPU computes, to the bit: the same polynomials, no contraction, IEEE division and square roots.
+What a CPU takes from libm comes from f64 arithmetic here: sin, cos and tan for |x| < 2^50, atan, log2, powf within 1e-13
+(f32: half an ulp and a little), remf exact for quotients below 2^28 (f32) and 2^52 (f64).
 """
 
 from __future__ import annotations

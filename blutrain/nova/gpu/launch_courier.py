@@ -106,7 +106,7 @@ _HEAD = f"""
 """
 
 # In bring_in there are as many teams of blocks as inputs: each waits for the bus once, to learn where its input is.
-_ATTRIBUTES = f"attributes {{gpu.kernel, nvvm.kernel, nvvm.reqntid = array<i32: {_THREADS}>}}"
+_ATTRIBUTES = f"attributes {{nvvm.kernel, nvvm.reqntid = array<i32: {_THREADS}>}}"
 
 TEXT = f"""gpu.module @kernels {{
 llvm.func @nova_bring_in(%ring: {_POINTER}, %table: {_POINTER}) {_ATTRIBUTES} {{

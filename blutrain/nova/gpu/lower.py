@@ -36,6 +36,7 @@ def pipeline(text: str, target: str) -> str:
         "convert-scf-to-cf",
         *(["convert-vector-to-llvm"] if "vector." in text else []),
         *(["expand-strided-metadata", "lower-affine"] if "memref." in text else []),
+        # It would take square roots from libdevice, which approximates them: only for texts with operations of gpu.
         *(["convert-gpu-to-nvvm{use-bare-ptr-memref-call-conv=1}"] if "gpu." in text.replace("gpu.module", "") else []),
         "convert-nvvm-to-llvm",
     ]
