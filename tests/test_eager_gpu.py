@@ -134,3 +134,28 @@ def test_gradients_add_up_in_their_memory(dtype):
         assert bt.equal(grad.cpu(), expected) and bt.equal(alias.cpu(), expected[1:])
     with pytest.raises(RuntimeError, match="was changed in place"):
         product.sum().backward()  # it keeps the gradient that has changed
+
+
+def test_writes_in_place_read_first():
+    for dtype in (bt.float32, bt.float16):
+        x = bt.arange(1, 1001, device="cuda").to(dtype)
+        memory, start = x.data_ptr(), x.cpu()
+        scale = bt.tensor(0.5, dtype=dtype, device="cuda")
+        x *= scale
+        x.sub_(x * 0.5).add_(x)
+        assert x.data_ptr() == memory and bt.equal(x.cpu(), start * 0.5)
+        x.mul_(x[1])  # a view of what is written
+        assert bt.equal(x.cpu(), start * 0.5)
+        x[:500] += x[500:]
+        x[1:] -= x[:-1]  # shifted by one
+        expected = start * 0.5
+        expected[:500] += expected[500:].clone()
+        expected[1:] -= expected[:-1].clone()
+        assert bt.equal(x.cpu(), expected)
+        leaf = bt.ones(3, dtype=dtype, device="cuda", requires_grad=True)
+        with pytest.raises(RuntimeError, match="cannot be written in place"):
+            leaf.add_(leaf.detach())
+        y = leaf * 1
+        y.mul_(y.detach() + 1)  # with history
+        y.sum().backward()
+        assert leaf.grad.tolist() == [2.0, 2.0, 2.0]

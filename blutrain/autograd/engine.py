@@ -13,7 +13,6 @@ from typing import Any
 from .. import config
 from ..errors import message
 from ..tensor import dispatch
-from ..tensor.inplace import accumulate
 from ..tensor.ops import arithmetic, create
 from ..tensor.tensor import Tensor
 from .hooks import line_up, reducer_of, sharers
@@ -244,7 +243,7 @@ class _Walk:
         elif self.create_graph:
             leaf.grad = arithmetic.add(old, grad)
         else:
-            accumulate(old, grad)
+            old.add_(grad)
 
 
 def arithmetic_copy(x: Tensor) -> Tensor:

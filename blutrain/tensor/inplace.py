@@ -87,7 +87,11 @@ def _offsets(xp, x: Tensor):
 def in_place(op: str, function):
     """The method `op` (with its underscore) that writes function(x, ...) into x."""
 
+    kernel = _KERNELS.get(op)
+
     def method(x: Tensor, *args, **kwargs) -> Tensor:
+        if kernel is not None and not x.device.is_cpu and not kwargs and _written(op, kernel, x, *args):
+            return x
         value = _of_old_value(function, x, args, kwargs)
         if value._aval.shape != x._aval.shape:
             raise ValueError(
@@ -105,6 +109,32 @@ def in_place(op: str, function):
     return method
 
 
+# What cuda/pointwise.py calls the operation of a method.
+_KERNELS = {
+    "add_": "add", "sub_": "subtract", "mul_": "multiply",
+    "__iadd__": "add", "__isub__": "subtract", "__imul__": "multiply",
+}  # fmt: skip
+
+
+def _written(op: str, kernel: str, x: Tensor, *operands) -> bool:
+    """Compute straight into x's memory on a GPU. False, and nothing is done, where autograd would have to know of it, and
+    for operands that the kernel is not for.
+    """
+    y = operands[0] if len(operands) == 1 else None
+    if not isinstance(y, Tensor) or y.device is not x.device:
+        return False
+    if dispatch.is_recorded((x, y)) or needs_history(x, y):
+        return False
+    if dispatch.recorder is not None:
+        dispatch.recorder.write(x)
+    effect.check_writable(op, x)
+    with x.device.activate():
+        if fused()(kernel, x._buffer(), y._buffer(), x._buffer()) is None:
+            return False
+    x._bump_version()
+    return True
+
+
 def _of_old_value(function, x: Tensor, args, kwargs) -> Tensor:
     """function(x, ...), whose derivative keeps no x that changes."""
     if dispatch.is_recorded((x, *args)):
@@ -113,22 +143,6 @@ def _of_old_value(function, x: Tensor, args, kwargs) -> Tensor:
     if value.requires_grad:
         dispatch.tape.keep_copy(value, x)
     return value
-
-
-def accumulate(x: Tensor, y: Tensor) -> None:
-    """x.add_(y) where autograd need not know of it; of equal avals on a GPU in one launch."""
-    if x.device.is_cpu or x._aval != y._aval or dispatch.is_recorded((x, y)) or needs_history(x, y):
-        x.add_(y)
-        return
-    if dispatch.recorder is not None:
-        dispatch.recorder.write(x)
-    effect.check_writable("add_", x)
-    with x.device.activate():
-        done = fused()("add", x._buffer(), y._buffer(), x._buffer())
-    if done is None:
-        x.add_(y)
-    else:
-        x._bump_version()
 
 
 def copied(x: Tensor, source: Tensor) -> Tensor:
