@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import blutrain as bt
-from blutrain import nn
+from blutrain import nn, nova
 from blutrain.nn import functional as F
 from blutrain.optim import SGD, lr_scheduler
 
@@ -68,6 +68,52 @@ def test_parameter_list():
         model.weights[3]
     with pytest.raises(TypeError, match="members must be parameters"):
         model.weights.append(bt.ones(1))
+
+
+def test_parameter_dict():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weights = nn.ParameterDict({"a": nn.Parameter(bt.ones(2)), "b": nn.Parameter(bt.zeros(3))})
+
+    model = Model()
+    model.weights["c"] = nn.Parameter(bt.ones(1))
+    del model.weights["a"]
+    assert [name for name, _ in model.named_parameters()] == ["weights.b", "weights.c"]
+    assert list(model.weights) == ["b", "c"] and "a" not in model.weights and model.weights["c"].numel() == 1
+    assert [p.numel() for p in model.weights.values()] == [3, 1]
+    with pytest.raises(KeyError, match="no parameter 'a'"):
+        model.weights["a"]
+    with pytest.raises(TypeError, match="members must be parameters"):
+        model.weights["d"] = bt.ones(1)
+    with pytest.raises(ValueError, match="no attribute"):
+        model.weights["forward"] = nn.Parameter(bt.ones(1))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_gumbel_softmax(compiled):
+    """Categories come up as often as softmax says; what is rounded has the gradient of what it was."""
+    logits = bt.tensor([0.3, -1.0, 1.2, 0.0], dtype=bt.float64)
+
+    def draw(logits, tau, hard):
+        return F.gumbel_softmax(logits.expand(20000, 4), tau, hard)
+
+    draw = nova.jit(draw, strict=True) if compiled else draw
+    bt.manual_seed(0)
+    for tau in (1.0, 0.5, 0.1):
+        hard = draw(logits, tau, True).numpy()
+        assert set(np.unique(hard.round(12))) == {0.0, 1.0} and np.allclose(hard.sum(1), 1.0)
+        np.testing.assert_allclose(hard.mean(0), F.softmax(logits, 0).numpy(), atol=0.02)
+    leaf, weights = logits.clone().requires_grad_(), bt.arange(4.0, dtype=bt.float64)
+    gradients = []
+    for hard in (False, True):
+        bt.manual_seed(1)
+        (draw(leaf, 0.7, hard) * weights).sum().backward()
+        gradients.append(leaf.grad.numpy().copy())
+        leaf.grad = None
+    np.testing.assert_allclose(gradients[1], gradients[0], rtol=1e-9)
+    with pytest.raises(ValueError, match="tau must be positive"):
+        F.gumbel_softmax(logits, 0.0)
 
 
 def test_parameters_as_a_vector():

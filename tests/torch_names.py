@@ -157,6 +157,10 @@ EXPRESSIONS = {
         F.normalize(x, p=1.0, dim=0)
         F.pairwise_distance(x, y)
         F.triplet_margin_loss(x, y, p)
+        F.cosine_embedding_loss(x, y, x.detach()[:, 0].sign(), margin=0.1)
+        F.cosine_embedding_loss(x, y, x.detach()[:, 0].sign(), reduction="none")
+        F.margin_ranking_loss(x, y, p.detach().sub(0.5).sign(), margin=0.3)
+        F.margin_ranking_loss(x, y, p.detach().sub(0.5).sign(), reduction="sum")
     """,
     "attention": """
         F.scaled_dot_product_attention(t, t * 0.5, t)

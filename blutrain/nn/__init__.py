@@ -26,7 +26,7 @@ from .activation import (
     Softplus,
     Tanh,
 )
-from .container import ModuleDict, ModuleList, ParameterList, Sequential
+from .container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from .linear import Embedding, Linear
 from .loss import (
     BCELoss,
@@ -70,6 +70,7 @@ __all__ = [
     "ModuleList",
     "NLLLoss",
     "Parameter",
+    "ParameterDict",
     "ParameterList",
     "RMSNorm",
     "ReLU",

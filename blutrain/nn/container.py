@@ -89,49 +89,66 @@ class ModuleList(_Indexed):
         self.extend(modules)
 
 
-class ModuleDict(Module):
-    """A dictionary of modules."""
+class _Named(Module):
+    """A dictionary whose members are attributes; a subclass says of which type they are."""
 
-    def __init__(self, modules: dict[str, Module] | None = None):
+    _member: type = Module
+
+    def __init__(self, members: dict[str, Any] | None = None):
         super().__init__()
-        self.update(modules or {})
+        self.update(members or {})
 
-    def update(self, modules: dict[str, Module]) -> None:
-        for key, module in modules.items():
-            self[key] = module
+    def update(self, members: dict[str, Any]) -> None:
+        for key, member in members.items():
+            self[key] = member
 
     def keys(self) -> list[str]:
-        return [name for name, value in self.__dict__.items() if isinstance(value, Module)]
+        return [name for name, value in self.__dict__.items() if isinstance(value, self._member)]
 
-    def values(self) -> list[Module]:
+    def values(self) -> list[Any]:
         return [self.__dict__[key] for key in self.keys()]
 
-    def items(self) -> list[tuple[str, Module]]:
+    def items(self) -> list[tuple[str, Any]]:
         return [(key, self.__dict__[key]) for key in self.keys()]
 
-    def __getitem__(self, key: str) -> Module:
+    def __getitem__(self, key: str) -> Any:
         if key not in self:
-            raise KeyError(message("ModuleDict", f"no module {key!r}", expected=", ".join(self.keys())))
+            rule = f"no {self._member.__name__.lower()} {key!r}"
+            raise KeyError(message(type(self).__name__, rule, expected=", ".join(self.keys())))
         return self.__dict__[key]
 
-    def __setitem__(self, key: str, module: Module) -> None:
+    def __setitem__(self, key: str, member: Any) -> None:
+        op = type(self).__name__
         is_free = isinstance(key, str) and "." not in key and (key in self or not hasattr(self, key))
         if not is_free:
-            raise ValueError(message("ModuleDict", "a key must be a string that is no attribute", got=repr(key)))
-        setattr(self, key, _checked("ModuleDict", module))
+            raise ValueError(message(op, "a key must be a string that is no attribute", got=repr(key)))
+        if not isinstance(member, self._member):
+            kind, got = self._member.__name__, type(member).__name__
+            raise TypeError(message(op, f"members must be {kind.lower()}s", expected=f"a {kind}", got=got))
+        setattr(self, key, member)
 
     def __delitem__(self, key: str) -> None:
         self[key]
         delattr(self, key)
 
     def __contains__(self, key: str) -> bool:
-        return isinstance(self.__dict__.get(key), Module)
+        return isinstance(self.__dict__.get(key), self._member)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys())
 
     def __len__(self) -> int:
         return len(self.keys())
+
+
+class ModuleDict(_Named):
+    """A dictionary of modules."""
+
+
+class ParameterDict(_Named):
+    """A dictionary of parameters that the owner's forward uses as it likes."""
+
+    _member = Parameter
 
 
 def _checked(op: str, module: Any) -> Module:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import message
-from ..tensor.creation import one_hot
+from ..tensor.creation import one_hot, zeros_like
 from ..tensor.dtype import finfo
 from ..tensor.ops.arrange import pad
 from ..tensor.ops.composite.attention import scaled_dot_product_attention
@@ -18,17 +18,20 @@ from ..tensor.ops.composite.mse_loss import mse_loss as _mse_loss
 from ..tensor.ops.composite.relu import relu, silu
 from ..tensor.ops.composite.rms_norm import rms_norm as _rms_norm
 from ..tensor.ops.composite.softmax import log_softmax, softmax
+from ..tensor.ops.random import rand_like
 from ..tensor.ops.unary import sigmoid, tanh
 from ..tensor.tensor import Tensor
 from .activation_functions import elu, glu, hardtanh, leaky_relu, logsigmoid, mish, relu6, softmin, softplus
 from .loss_functions import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
+    cosine_embedding_loss,
     cosine_similarity,
     cross_entropy,
     huber_loss,
     kl_div,
     l1_loss,
+    margin_ranking_loss,
     nll_loss,
     normalize,
     pairwise_distance,
@@ -39,6 +42,7 @@ from .loss_functions import (
 __all__ = [
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
+    "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
     "dropout",
@@ -46,6 +50,7 @@ __all__ = [
     "embedding",
     "gelu",
     "glu",
+    "gumbel_softmax",
     "hardtanh",
     "huber_loss",
     "kl_div",
@@ -55,6 +60,7 @@ __all__ = [
     "linear",
     "log_softmax",
     "logsigmoid",
+    "margin_ranking_loss",
     "mish",
     "mse_loss",
     "nll_loss",
@@ -118,3 +124,19 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     if not training or p == 0:
         return x
     return _dropout(x, p)
+
+
+def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, dim: int = -1) -> Tensor:
+    """softmax((logits + noise) / tau) with Gumbel noise: categories drawn by their probabilities, near one-hot for a small tau.
+
+    hard: exactly one-hot, with the gradient of what it rounds. Errors: ValueError for a tau that is not positive.
+    """
+    if not tau > 0:
+        raise ValueError(message("gumbel_softmax", "tau must be positive", got=repr(tau)))
+    times = -(1.0 - rand_like(logits)).log()  # exponentially distributed
+    noise = -times.clamp(min=finfo(logits.dtype).tiny).log()
+    soft = softmax((logits + noise) / tau, dim)
+    if not hard:
+        return soft
+    index = soft.detach().argmax(dim, keepdim=True)
+    return zeros_like(soft).scatter(dim, index, 1.0) - soft.detach() + soft

@@ -171,6 +171,27 @@ def triplet_margin_loss(
     return _reduced("triplet_margin_loss", (near - far + margin).clamp(min=0.0), reduction, anchor)
 
 
+def margin_ranking_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """max(-target (input1 - input2) + margin, 0); target: 1 where the first is to be larger, -1 where the second is."""
+    _require_same_shape("margin_ranking_loss", input1, input2)
+    _require_same_shape("margin_ranking_loss", input1, target)
+    losses = ((upcast(input2) - upcast(input1)) * target + margin).clamp(min=0.0)
+    return _reduced("margin_ranking_loss", losses, reduction, input1)
+
+
+def cosine_embedding_loss(
+    input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """1 - cos of the vectors along the last dimension where target is 1, max(cos - margin, 0) where it is -1."""
+    _require_same_shape("cosine_embedding_loss", input1, input2)
+    cosine = cosine_similarity(upcast(input1), upcast(input2), -1)
+    _require_same_shape("cosine_embedding_loss", cosine, target)
+    losses = where(target > 0, 1.0 - cosine, (cosine - margin).clamp(min=0.0))
+    return _reduced("cosine_embedding_loss", losses, reduction, input1)
+
+
 def _distance(op: str, input: Tensor, target: Tensor) -> Tensor:
     _require_same_shape(op, input, target)
     return (upcast(input) - upcast(target)).abs()
