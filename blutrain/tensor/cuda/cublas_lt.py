@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cupy
 from cupy.cuda import cublas, device  # noqa: F401  (cublas: loads the library that cuBLASLt is a part of)
@@ -81,6 +81,8 @@ def _set(what: str, thing, attribute: int, value) -> None:
 class _Plan:
     """Descriptors and the algorithm for a kind of product, with a handle (one per thread and device)."""
 
+    _owned: Any = ()
+
     def __init__(self, handle: int, product: Product):
         self.multiply = _library().cublasLtMatmul
         self.product = _make("cublasLtMatmulDescCreate", product.compute, _F32)
@@ -110,10 +112,17 @@ class _Plan:
             raise RuntimeError(f"cuBLASLt has no algorithm for {product}")
         full = [i for i in choices if self.algorithms[i].waves >= _FULL]
         self.algorithm = ctypes.addressof(self.algorithms[full[0] if full else 0])
+        destroy = _library().cublasLtMatrixLayoutDestroy
+        self._owned = [(destroy, thing) for thing in (self.a, self.b, self.out)]
+        self._owned.append((_library().cublasLtMatmulDescDestroy, self.product))
         self.bias = ctypes.c_uint64()
         self.set_bias = functools.partial(
             _library().cublasLtMatmulDescSetAttribute, self.product, _BIAS_POINTER, ctypes.byref(self.bias), _EIGHT
         )
+
+    def __del__(self):
+        for destroy, thing in self._owned:
+            destroy(thing)
 
 
 def _layout(data: int, shape: tuple[int, int], leading: int) -> ctypes.c_void_p:
