@@ -229,6 +229,27 @@ def buffers_that_forward_sets(run):
         assert len(run.model._compiled.programs) <= 4
 
 
+class Detaching(Averaging):
+    """Reads what it carries by an alias only."""
+
+    def __init__(self):
+        super().__init__()
+        self.offset = None
+
+    def change(self, hidden):
+        offset = 0.0 if self.offset is None else self.offset.detach()
+        self.mean, self.offset = (hidden + self.mean.detach()).mean(0), hidden.tanh()
+        return hidden * self.mean + offset
+
+
+@scenario(cls=Detaching)
+def tensors_that_forward_sets_and_detaches(run):
+    for x, y in run.batches(10):
+        loss = run.model(x, y)
+        run.step(loss)
+        run.see(loss, run.model.mean.detach().sum())
+
+
 class TwiceCalled(Net):
     def __init__(self):
         super().__init__()

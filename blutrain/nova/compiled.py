@@ -354,12 +354,15 @@ class Compiled:
 
     def undeclared(self, captured: list[tuple[int, Tensor]]) -> tuple[int | None, str] | None:
         """What the call just recorded used, though no key knows which it is: a captured value, or what is at no place."""
-        known = {id(x) for x in identities((*self._state.stable, *self._state.changeable))}
-        known |= {id(t) for t in self.operands}
-        known |= self._tensors.keys()
+        found = list(identities((*self._state.stable, *self._state.changeable)))
+        known = {id(x) for x in (*found, *self.operands)} | self._tensors.keys()
+        arrays = {
+            id(memory(x)) for x in (*found, *self.operands) if isinstance(x, Tensor)
+        }  # of what aliases are captured
         for value, tensor in captured:
             was = self._was_state.get(id(tensor))  # a buffer that forward set to another tensor
-            if id(tensor) not in known and (was is None or was() is not tensor):
+            is_known = id(tensor) in known or id(memory(tensor)) in arrays or (was is not None and was() is tensor)
+            if not is_known:
                 return value, f"a tensor {tensor._aval}"
         tree = {id(m) for m in self._modules()}
         strays = [m for m in alive(self._met) if id(m) not in tree]
