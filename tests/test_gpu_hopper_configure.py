@@ -73,6 +73,17 @@ def test_rows_that_cross_lines_are_shared():
     assert not pick(plain("NT", 1024, 1024, 1024, "bf16")).multicast
 
 
+def test_either_factor_is_shared_where_rows_cross_lines():
+    """Rows of n are 6864 bytes apart, those of m 12736: the n tile takes longer, though it is smaller (61.1 us against 72.4)."""
+    schedule = pick(plain("TN", 6368, 3432, 832, "bf16"))
+    assert (schedule.tile_m, schedule.tile_n, schedule.multicast) == (192, 128, "n")
+
+
+def test_results_from_registers_delay_the_other_consumer():
+    """64 x 192 in turns were predicted as fast as 128 x 192 together: 147 us and 129."""
+    assert not pick(plain("TN", 6368, 3432, 832, "tf32")).pingpong
+
+
 @pytest.mark.parametrize(
     ("size", "schedule", "least", "most"),
     [(1792, Schedule(64, 128, 8, pingpong=True), 1.15, 1.25), (4096, Schedule(128, 256, 4), 1.0, 1.02)],

@@ -115,11 +115,15 @@ def _fits_registers(tiles: Tiles) -> bool:
 
 
 def _multicasts(schedule: Schedule, problem: Problem, facts: GpuFacts) -> tuple[str, ...]:
-    """Which tiles two blocks may share: the larger one, not where the blocks of a cluster split k."""
+    """Which tiles two blocks may share: the larger one, or either where rows of one factor cross more lines; none where the
+    blocks of a cluster split k.
+    """
     if schedule.in_cluster or not facts.clusters(2):
         return ("",)
+    pitches = (side.stride if side.k_major else side.k_stride for side in (problem.rows, problem.columns))
+    alike = len({math.gcd(pitch * problem.item, STAGE_ROW_BYTES) for pitch in pitches}) == 1
     longer = schedule.tile_m - schedule.tile_n
-    return ("", "n", "m") if longer == 0 else ("", "m" if longer > 0 else "n")
+    return ("", "m" if longer > 0 else "n") if alike and longer else ("", "n", "m")
 
 
 def _deepest(schedule: Schedule, problem: Problem, facts: GpuFacts) -> Iterator[Schedule]:

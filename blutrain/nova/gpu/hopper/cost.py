@@ -35,12 +35,15 @@ ROW_CYCLES, CROSSING_CYCLES, SECTOR_CYCLES, SHARED_ROW = 1.42, 1.75, 1.4, 0.66
 # A row of a box that lies beyond the factor is fetched, too (ncu counts as many bytes into each SM), and the L2 is slow at
 # it: 2.6 to 5.3 cycles by probes of 64 x 128 to 256 x 64 tiles whose last column or row holds 8 to 128 of their elements.
 BEYOND_CYCLES = 3.5
-# What neighbouring blocks share, their GPC brings in once: so many such rows in a cycle. Read off the orders of tiles of 97
-# products: all nine that need more took longer than others of the same tiles (4 to 60 %), those that need less 1.5 % on average.
-GPCS, GPC_ROWS_PER_CYCLE = 8, 4.0
+# What neighbouring blocks share, their GPC brings in once: so many such rows in a cycle. Read off orders of tiles that took
+# 4 to 60 % longer than others of the same tiles: 2.9 to 4.5 in them; with those that needed less, orders hardly matter.
+GPCS, GPC_ROWS_PER_CYCLE = 8, 3.5
 STORED_BYTES_PER_CYCLE = 60.0  # of results and operands of an epilogue
 POWER = 0.84  # of the peak that the chip's power allows a long product
 HALF_LINE_BYTES_PER_CYCLE = 100.0  # written in rows of 64 bytes: what that delays the products
+# Written from registers, in sectors of 32 bytes, while the other consumer multiplies: what that delays it. Read off ten
+# schedules of TF32 TN 6368 x 3432 x 832 and 4096 x 1280 x 2304 (8 to 29).
+DIRECT_BYTES_PER_CYCLE = 16.0
 TURNS_SLACK = 1.1  # where one consumer at a time loads fragments and multiplies
 ALONE_SLACK = 1.15  # of the last epilogue, where consumers take turns: one warpgroup runs it alone
 FETCHING_TURNS_SLACK = 1.7  # where besides matrices are fetched for the other
@@ -62,6 +65,8 @@ def predict_us(tiles: Tiles, facts: GpuFacts) -> float:
     work = tiles.k_steps * step
     if _writes_half_lines(tiles):
         work += s.tile_m * s.tile_n * problem.written_bytes / HALF_LINE_BYTES_PER_CYCLE
+    elif s.pingpong and s.split == 1 and not staged_stores(tiles):
+        work += s.tile_m * s.tile_n * problem.written_bytes / DIRECT_BYTES_PER_CYCLE
     waves = num_waves(tiles.total_tiles, s, facts)
     exchange = waves * finish if tiles.clustered else 0.0  # blocks that wait for each other need little power
     cycles = _pingpong_cycles(waves, work, finish) if s.pingpong else waves * (work + finish) - exchange
