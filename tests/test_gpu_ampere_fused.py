@@ -157,6 +157,19 @@ def test_batches_and_a_shared_factor(kind):
     check(c, a.astype(np.float64) @ b.astype(np.float64), TOLERANCE[kind])
 
 
+@pytest.mark.parametrize("kind", TOLERANCE)
+def test_an_outer_product_of_a_column_and_a_row(kind):
+    """No axis to sum over: neither factor moves along k, and nothing may be added for the k beyond the first one."""
+    dtype, precision = KINDS[kind]
+    text = KernelText()
+    x, w = text.operand(3, 50, 7, dtype=dtype), text.operand(3, 45, dtype=dtype)
+    z = multiply(text, x, w, ("(d0, d1, 4)", "(d0, d2)"), (3, 50, 45), iterators="ppp", out_map="(d0, d1, d2)")
+    a, b = randoms(1, dtype, (3, 50, 7), (3, 45))
+    c = poisoned((3, 50, 45), "f32")
+    run(with_precision(text.finish(z), precision), [a, b], [c])
+    check(c, a[:, :, 4, None].astype(np.float64) * b[:, None].astype(np.float64), TOLERANCE[kind])
+
+
 def test_axes_that_do_not_act_as_one():
     """m is (d0, d2) of a [d0, k, d2] operand: no single stride, so the factor travels through registers."""
     text = KernelText()

@@ -195,8 +195,9 @@ class Stager:
             values = [elements.region_value({argument: x}, side.factor.product) for x in values]
             dtype = self.tiles.problem.contract.dtype
         values = converted(out, values, dtype, side.dtype)
-        if isinstance(side.value, Load) and not side.region:
-            return values  # zero beyond k already
+        contract = self.tiles.problem.contract
+        if isinstance(side.value, Load) and not side.region and contract.moves(side.value.access, "k"):
+            return values  # zero beyond k already; a factor of one k is read anew at each
         zero = out.constant("0.0", side.dtype)
         for lane, x in enumerate(values):
             inside = elements.inside(at, lane, ("k",))
