@@ -133,6 +133,44 @@ def test_empty_rows_give_neutral_sums(rows, cols):
     assert (total == 0).all() and (largest == -np.inf).all()
 
 
+@pytest.mark.parametrize("rows, cols", [(5, 7), (16, 64)])
+def test_rows_of_a_transposed_value(rows, cols):
+    """t = clip((x s)^T), t less its rows' sums, and of that, times x, the sums over the rows of t, which lie along x's."""
+    body = Body("row")
+    x, s = body.operand(cols, rows), body.operand(cols)
+    y = body.map([(x, "d0, d1"), (s, "d0")], (cols, rows), region("%y = arith.mulf %i0, %i1 : f32", "%y : f32"))
+    one = "%one = arith.constant 1.0 : f32"
+    t = body.map([(y, "d1, d0")], (rows, cols), region(one, "%t = arith.minimumf %i0, %one : f32", "%t : f32"))
+    total = bodies.sum_of(body, t, rows, cols, "f32")
+    less = region("%l = arith.subf %i0, %i1 : f32", "%l : f32")
+    left = body.map([(t, "d0, d1"), (total, "d0")], (rows, cols), less)
+    multiply = region("%p = arith.mulf %i0, %i1 : f32", "%s = arith.addf %p, %o0 : f32", "%s : f32")
+    ds = body.reduce([(left, "d1, d0"), (x, "d0, d1")], (cols,), "d0", "pr", multiply)
+    for value in (left, total, ds):
+        body.result(value)
+    a, b = random(np.random.default_rng(0), (cols, rows), "f32"), random(np.random.default_rng(1), (cols,), "f32")
+    want = np.minimum((a * b[:, None]).T, 1).astype(np.float64)
+    sums = want.sum(1)
+    got = run(body, a, b)
+    np.testing.assert_allclose(got[0], want - sums[:, None], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got[1], sums, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got[2], ((want - sums[:, None]) * a.T).sum(0), rtol=1e-4, atol=1e-4)
+
+
+def test_a_transposed_result_that_reads_but_the_total():
+    body = Body("row")
+    x = body.operand(2, 16, 12)
+    add = region("%s = arith.addf %i0, %o0 : f32", "%s : f32")
+    total = body.reduce([(x, "d0, d1, d2")], (), "", "rrr", add)
+    multiply = region("%r = arith.mulf %i0, %i1 : f32", "%r : f32")
+    body.result(body.map([(x, "d0, d2, d1"), (total, "")], (2, 12, 16), multiply))
+    body.result(total)
+    a = random(np.random.default_rng(0), (2, 16, 12), "f32")
+    turned, whole = run(body, a)
+    np.testing.assert_allclose(whole, a.sum(dtype=np.float64), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(turned, a.transpose(0, 2, 1) * whole, rtol=1e-6)
+
+
 def argmax(rows: int, cols: int) -> Body:
     body = Body("row")
     x = body.operand(rows, cols)

@@ -86,8 +86,10 @@ class Domain:
         return math.prod(self.extents)
 
 
-def build_domain(kernel: Kernel) -> Domain:
-    """The kernel's nest. Raises `Unsupported` where no single nest serves all ops."""
+def build_domain(kernel: Kernel, main: int | None = None) -> Domain:
+    """The kernel's nest: the loops of op number `main`, or of the first of the largest ones. Raises `Unsupported` where no
+    single nest serves all ops.
+    """
     loops = [_op_extents(op) for op in kernel.ops]
     links = _Links(loops)
     for consumer, op in enumerate(kernel.ops):
@@ -95,9 +97,9 @@ def build_domain(kernel: Kernel) -> Domain:
             if isinstance(access.source, Produced):
                 links.read(kernel, consumer, access)
     size = lambda i: (math.prod(max(e, 1) for e in loops[i]), len(loops[i]))
-    main = max(range(len(loops)), key=size, default=None)
-    if main is None:
+    if not loops:
         return _flat_domain(kernel)
+    main = max(range(len(loops)), key=size) if main is None else main
     links.join_leftovers(main)
     nest = links.nest(main)
     placed = [_place(op, nest[i], len(loops[main])) for i, op in enumerate(kernel.ops)]
@@ -160,17 +162,17 @@ class _Links:
                 raise Unsupported("one element of an intermediate value")
 
     def join_leftovers(self, main: int) -> None:
-        """Loops not linked to the main op take its dimensions of the same extent, in order."""
+        """Loops not linked to the main op take its dimensions of the same extent, in order where that is possible: nothing
+        says how they belong together, so any way will do.
+        """
         for i, extents in enumerate(self.loops):
             mine = {self.find((i, d)) for d in range(len(extents))}
             for d, extent in enumerate(extents):
                 if extent == 1 or any(self.find((i, d)) == self.find((main, e)) for e in range(len(self.loops[main]))):
                     continue
-                free = [
-                    e
-                    for e, size in enumerate(self.loops[main])
-                    if size == extent and self.find((main, e)) not in mine and not self._taken_before(i, d, main, e)
-                ]
+                there = enumerate(self.loops[main])
+                alike = [e for e, size in there if size == extent and self.find((main, e)) not in mine]
+                free = [e for e in alike if not self._taken_before(i, d, main, e)] or alike
                 if not free:
                     raise Unsupported("ops of one kernel over different loops")
                 self.join((i, d), (main, free[0]))

@@ -56,9 +56,31 @@ def plan_rows(kernel: Kernel) -> RowPlan:
             raise Unsupported("an op that is neither a generic nor a gather from an operand")
     if not any(isinstance(op, Generic) and op.is_reduction for op in kernel.ops):
         raise Unsupported("no reduction in a row kernel")
+    try:
+        return _plan(kernel, domain)
+    except Unsupported:
+        turned = _turned(kernel, domain)
+        if turned is None:
+            raise
+        return _plan(kernel, turned)
+
+
+def _plan(kernel: Kernel, domain: Domain) -> RowPlan:
     columns = _column_dims(domain)
     rows = tuple(d for d in range(len(domain.extents)) if d not in columns)
     return _Planner(kernel, domain, rows, columns).plan()
+
+
+def _turned(kernel: Kernel, domain: Domain) -> Domain | None:
+    """The nest as the first reduction has it, where its loops are all there are and others reduce over other ones; else
+    the kernel is a column kernel, whichever way its rows lie.
+    """
+    reductions = [i for i, placed in enumerate(domain.ops) if placed.reduced]
+    if len({domain.ops[i].reduced for i in reductions}) < 2 or domain.ops[reductions[0]].nest_dims != frozenset(
+        range(len(domain.extents))
+    ):
+        return None
+    return build_domain(kernel, reductions[0])
 
 
 def _column_dims(domain: Domain) -> tuple[int, ...]:
