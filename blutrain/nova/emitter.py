@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 _POINTER_NUMBERS = range(-(1 << 28), 1 << 28)  # what llvm.getelementptr holds of a number that stands in its text
 
+Integer = str | int  # the name of a value, or a number known now
+
 
 def lane_type(dtype: str, lanes: int) -> str:
     """The MLIR type of a scalar (`lanes` 0) or of a vector of `lanes` elements.
@@ -39,6 +41,56 @@ def float_literal(value: float) -> str:
         raise ValueError(f"float_literal: {text} has no decimal spelling")
     mantissa, e, exponent = text.partition("e")
     return mantissa + ("" if "." in mantissa else ".0") + e + exponent
+
+
+class FoldedIntegers:
+    """Arithmetic on integers that are names or numbers known now: what is known is computed here, and leaves no code."""
+
+    def _binary(self, op: str, a: Integer, b: Integer) -> str:
+        """The instruction `arith.op` on two integers."""
+        raise NotImplementedError
+
+    def add(self, a: Integer, b: Integer) -> Integer:
+        if isinstance(a, int) and isinstance(b, int):
+            return a + b
+        if a == 0 or b == 0:
+            return b if a == 0 else a
+        return self._binary("addi", a, b)
+
+    def sub(self, a: Integer, b: Integer) -> Integer:
+        if isinstance(a, int) and isinstance(b, int):
+            return a - b
+        return a if b == 0 else self._binary("subi", a, b)
+
+    def mul(self, a: Integer, b: Integer) -> Integer:
+        if isinstance(a, int) and isinstance(b, int):
+            return a * b
+        if a == 0 or b == 0:
+            return 0
+        if a == 1 or b == 1:
+            return b if a == 1 else a
+        return self._binary("muli", a, b)
+
+    def div(self, a: Integer, b: int) -> Integer:
+        """Quotient of a number that is not negative."""
+        if isinstance(a, int):
+            return a // b
+        return a if b == 1 else self._binary("divui", a, b)
+
+    def rem(self, a: Integer, b: Integer) -> Integer:
+        if isinstance(a, int) and isinstance(b, int):
+            return a % b
+        return 0 if b == 1 else self._binary("remui", a, b)
+
+    def minimum(self, a: Integer, b: Integer) -> Integer:
+        if isinstance(a, int) and isinstance(b, int):
+            return min(a, b)
+        return self._binary("minsi", a, b)
+
+    def maximum(self, a: Integer, b: Integer) -> Integer:
+        if isinstance(a, int) and isinstance(b, int):
+            return max(a, b)
+        return self._binary("maxsi", a, b)
 
 
 class Emitter:

@@ -201,7 +201,7 @@ class _Body:
         partials.clear(self.out, self.lanes)
         top = Point({}, 0)
         first = self.ints.mul(TASK, per_task) if tasks > 1 else 0
-        last = self.ints.min(self.ints.add(first, per_task), self.plan.num_summed)
+        last = self.ints.minimum(self.ints.add(first, per_task), self.plan.num_summed)
         outer = cut_tiles(self.extents, None, self.plan.kept_dims[:-1], 1)
         for_each_row(self.out, outer, top, lambda at, *_: self._range(partials, at, first, last))
         second = Emitter()

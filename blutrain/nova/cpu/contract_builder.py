@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from blutrain.nova.emitter import Emitter
-
-Integer = str | int
-
+from blutrain.nova.emitter import Emitter, FoldedIntegers, Integer
 
 Arguments = Sequence[tuple[str, str]]  # name and type
 PHASE_ARGUMENTS = (("%operands", "!llvm.ptr"), ("%workspace", "!llvm.ptr"), ("%task", "i64"), ("%worker", "i64"))
@@ -50,7 +47,7 @@ def _block(body: Builder) -> str:
     return f"{{\n{body.function_body()}\n  return\n}}\n"
 
 
-class Builder(Emitter):
+class Builder(FoldedIntegers, Emitter):
     """The body of one function."""
 
     def __init__(self):
@@ -94,47 +91,8 @@ class Builder(Emitter):
     def i64(self, value: Integer) -> str:
         return self.integer(value) if isinstance(value, int) else value
 
-    def add(self, a: Integer, b: Integer) -> Integer:
-        if isinstance(a, int) and isinstance(b, int):
-            return a + b
-        if a == 0 or b == 0:
-            return b if a == 0 else a
-        return self.value(f"arith.addi {self.i64(a)}, {self.i64(b)} : i64")
-
-    def sub(self, a: Integer, b: Integer) -> Integer:
-        if isinstance(a, int) and isinstance(b, int):
-            return a - b
-        return a if b == 0 else self.value(f"arith.subi {self.i64(a)}, {self.i64(b)} : i64")
-
-    def mul(self, a: Integer, b: Integer) -> Integer:
-        if isinstance(a, int) and isinstance(b, int):
-            return a * b
-        if a == 0 or b == 0:
-            return 0
-        if a == 1 or b == 1:
-            return b if a == 1 else a
-        return self.value(f"arith.muli {self.i64(a)}, {self.i64(b)} : i64")
-
-    def div(self, a: Integer, b: int) -> Integer:
-        """Floor of a / b; a >= 0."""
-        if isinstance(a, int):
-            return a // b
-        return a if b == 1 else self.value(f"arith.divui {a}, {self.i64(b)} : i64")
-
-    def rem(self, a: Integer, b: int) -> Integer:
-        if isinstance(a, int):
-            return a % b
-        return 0 if b == 1 else self.value(f"arith.remui {a}, {self.i64(b)} : i64")
-
-    def minimum(self, a: Integer, b: Integer) -> Integer:
-        if isinstance(a, int) and isinstance(b, int):
-            return min(a, b)
-        return self.value(f"arith.minsi {self.i64(a)}, {self.i64(b)} : i64")
-
-    def maximum(self, a: Integer, b: Integer) -> Integer:
-        if isinstance(a, int) and isinstance(b, int):
-            return max(a, b)
-        return self.value(f"arith.maxsi {self.i64(a)}, {self.i64(b)} : i64")
+    def _binary(self, op: str, a: Integer, b: Integer) -> str:
+        return self.value(f"arith.{op} {self.i64(a)}, {self.i64(b)} : i64")
 
     def round_up(self, a: Integer, multiple: int) -> Integer:
         return self.mul(self.div(self.add(a, multiple - 1), multiple), multiple)

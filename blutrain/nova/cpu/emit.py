@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from blutrain.nova.emitter import Emitter, lane_type, memory_dtype
+from blutrain.nova.emitter import Emitter, FoldedIntegers, Integer, lane_type, memory_dtype
 from blutrain.nova.kernel import ITEM_BYTES, Kernel, Operand, Source, Unsupported
 
 POINTER = "!llvm.ptr"
@@ -118,8 +118,8 @@ class Memory:
         return self.out.value(f"arith.extui {value} : {lane_type('i1', lanes)} to {lane_type('i8', lanes)}")
 
 
-class Integers:
-    """i64 arithmetic on names and Python ints; what is known now is folded now."""
+class Integers(FoldedIntegers):
+    """Arithmetic in i64, written to an Emitter."""
 
     def __init__(self, out: Emitter):
         self.out = out
@@ -127,49 +127,7 @@ class Integers:
     def name(self, x: str | int) -> str:
         return self.out.integer(x) if isinstance(x, int) else x
 
-    def add(self, a: str | int, b: str | int) -> str | int:
-        if isinstance(a, int) and isinstance(b, int):
-            return a + b
-        if a == 0 or b == 0:
-            return b if a == 0 else a
-        return self._op("addi", a, b)
-
-    def sub(self, a: str | int, b: str | int) -> str | int:
-        if isinstance(a, int) and isinstance(b, int):
-            return a - b
-        return a if b == 0 else self._op("subi", a, b)
-
-    def mul(self, a: str | int, b: str | int) -> str | int:
-        if isinstance(a, int) and isinstance(b, int):
-            return a * b
-        if a == 0 or b == 0:
-            return 0
-        if a == 1 or b == 1:
-            return b if a == 1 else a
-        return self._op("muli", a, b)
-
-    def div(self, a: str | int, b: int) -> str | int:
-        """Quotient of a non-negative number."""
-        if isinstance(a, int):
-            return a // b
-        return a if b == 1 else self._op("divui", a, b)
-
-    def rem(self, a: str | int, b: int) -> str | int:
-        if isinstance(a, int):
-            return a % b
-        return 0 if b == 1 else self._op("remui", a, b)
-
-    def min(self, a: str | int, b: str | int) -> str | int:
-        if isinstance(a, int) and isinstance(b, int):
-            return min(a, b)
-        return self._op("minsi", a, b)
-
-    def max(self, a: str | int, b: str | int) -> str | int:
-        if isinstance(a, int) and isinstance(b, int):
-            return max(a, b)
-        return self._op("maxsi", a, b)
-
-    def _op(self, op: str, a: str | int, b: str | int) -> str:
+    def _binary(self, op: str, a: Integer, b: Integer) -> str:
         return self.out.value(f"arith.{op} {self.name(a)}, {self.name(b)} : i64")
 
 

@@ -133,13 +133,13 @@ def for_each_row(
     if tiles.chunk:
         chunks = math.ceil(length / tiles.chunk)
         lower = ints.mul(ints.rem(TASK, chunks), tiles.chunk)
-        upper = ints.min(ints.add(lower, tiles.chunk), length)
+        upper = ints.minimum(ints.add(lower, tiles.chunk), length)
         row = Point(unflatten(ints, tiles.extents, tiles.outer_dims, ints.div(TASK, chunks)), 0, top)
         return body(row, lower, upper, initial) if rows else initial
     if rows <= 1:
         return body(Point(dict.fromkeys(tiles.outer_dims, 0), 0, top), 0, length, initial) if rows else initial
     first: Number = ints.mul(TASK, tiles.rows_per_task) if tiles.tasks > 1 else 0
-    last = ints.min(ints.add(first, tiles.rows_per_task), rows)
+    last = ints.minimum(ints.add(first, tiles.rows_per_task), rows)
 
     def run(index: str, values: list[str]) -> list[str]:
         indices = unflatten(ints, tiles.extents, tiles.outer_dims, index)

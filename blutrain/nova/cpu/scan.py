@@ -123,9 +123,9 @@ class _ScanPhase:
         width = round_up(math.ceil(self.columns / splits), self.lanes) if splits > 1 else self.columns
         splits = math.ceil(self.columns / width)
         first = ints.mul(ints.div(TASK, splits), per_task) if ranges * splits > 1 else 0
-        last = ints.min(ints.add(first, per_task), work)
+        last = ints.minimum(ints.add(first, per_task), work)
         lower = ints.mul(ints.rem(TASK, splits), width) if splits > 1 else 0
-        upper = ints.min(ints.add(lower, width), self.columns) if splits > 1 else self.columns
+        upper = ints.minimum(ints.add(lower, width), self.columns) if splits > 1 else self.columns
 
         def piece(number: str, _: list[str]) -> list[str]:
             self._piece(number, lower, upper)
@@ -138,7 +138,7 @@ class _ScanPhase:
         ints, length = self.ints, self.config["length"]
         line = ints.div(number, self.pieces)
         begin = ints.mul(ints.rem(number, self.pieces), length)
-        end = ints.min(ints.add(begin, length), self.extent) if self.pieces > 1 else self.extent
+        end = ints.minimum(ints.add(begin, length), self.extent) if self.pieces > 1 else self.extent
         if self.columns == 1:
             self._contiguous(line, number, begin, end)
             return

@@ -162,9 +162,9 @@ class _Sums:
         width = round_up(math.ceil(self.columns / config["splits"]), step) if config["splits"] > 1 else self.columns
         splits = max(1, math.ceil(self.columns / width)) if width else 1
         first = ints.mul(ints.div(TASK, splits), per_task) if ranges * splits > 1 else 0
-        last = ints.min(ints.add(first, per_task), self.rows)
+        last = ints.minimum(ints.add(first, per_task), self.rows)
         lower = ints.mul(ints.rem(TASK, splits), width) if splits > 1 else 0
-        upper = ints.min(ints.add(lower, width), self.columns) if splits > 1 else self.columns
+        upper = ints.minimum(ints.add(lower, width), self.columns) if splits > 1 else self.columns
         self.head, self.following = self.lists.pointers(self.out)
         body = lambda row, _: self._row(row, lower, upper)
         self.out.loop(ints.name(first), ints.name(last), ints.name(1), body)

@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import overload
 
 from blutrain.nova.cpu.emit import POINTER
-from blutrain.nova.emitter import Emitter
+from blutrain.nova.emitter import Emitter, FoldedIntegers, Integer
 from blutrain.nova.gpu.function import function_text, module_text
 from blutrain.nova.kernel import Kernel
-
-Integer = int | str  # a number known now, or the name of an i32
 
 LARGEST_I32 = 2**31 - 1
 
@@ -22,7 +20,7 @@ def struct(dtype: str, count: int) -> str:
     return f"!llvm.struct<({', '.join([dtype] * count)})>"
 
 
-class Builder(Emitter):
+class Builder(FoldedIntegers, Emitter):
     """An Emitter for device code: integers are i32 unless a name says otherwise."""
 
     def name(self, value: Integer, type_: str = "i32") -> str:
@@ -35,36 +33,10 @@ class Builder(Emitter):
     def _binary(self, op: str, a: Integer, b: Integer, type_: str = "i32") -> str:
         return self.value(f"arith.{op} {self.name(a, type_)}, {self.name(b, type_)} : {type_}")
 
-    def add(self, a: Integer, b: Integer) -> Integer:
-        if isinstance(a, int) and isinstance(b, int):
-            return a + b
-        if a == 0 or b == 0:
-            return b if a == 0 else a
-        return self._binary("addi", a, b)
-
     def sub(self, a: Integer, b: Integer) -> Integer:
         if isinstance(b, int):
             return self.add(a, -b)
         return self._binary("subi", a, b)
-
-    def mul(self, a: Integer, b: Integer) -> Integer:
-        if isinstance(a, int) and isinstance(b, int):
-            return a * b
-        if a == 0 or b == 0:
-            return 0
-        if a == 1 or b == 1:
-            return b if a == 1 else a
-        return self._binary("muli", a, b)
-
-    def div(self, a: Integer, b: int) -> Integer:
-        if isinstance(a, int):
-            return a // b
-        return a if b == 1 else self._binary("divui", a, b)
-
-    def rem(self, a: Integer, b: Integer) -> Integer:
-        if isinstance(a, int) and isinstance(b, int):
-            return a % b
-        return 0 if b == 1 else self._binary("remui", a, b)
 
     def quotient(self, a: Integer, b: Integer) -> Integer:
         """Division by a value of the run."""
@@ -73,11 +45,6 @@ class Builder(Emitter):
     def bits(self, op: str, a: Integer, b: Integer) -> str:
         """andi, ori, xori, shli, shrui."""
         return self._binary(op, a, b)
-
-    def minimum(self, a: Integer, b: Integer) -> Integer:
-        if isinstance(a, int) and isinstance(b, int):
-            return min(a, b)
-        return self._binary("minsi", a, b)
 
     def compare(self, predicate: str, a: Integer, b: Integer) -> str:
         return self.value(f"arith.cmpi {predicate}, {self.name(a)}, {self.name(b)} : i32")

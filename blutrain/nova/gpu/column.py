@@ -134,7 +134,7 @@ class _Body:
         split, tile = (ints.div(BLOCK, across), ints.rem(BLOCK, across)) if splits > 1 else (0, BLOCK)
         index = ints.add(ints.mul(tile, WARP), lane)
         self.inside = None if self.strips % WARP == 0 else ints.less(index, self.strips)
-        index = index if self.inside is None else ints.min(index, self.strips - 1)
+        index = index if self.inside is None else ints.minimum(index, self.strips - 1)
         counts = tuple(e // self.width if d == lane_dim else e for d, e in enumerate(extents))
         places = unflatten(ints, counts, self.plan.kept_dims, index)
         start = ints.mul(places.pop(lane_dim), self.width)
@@ -151,7 +151,7 @@ class _Body:
         """This block's part of the summed rows; its sums go to the workspace."""
         per_block = math.ceil(self.plan.num_summed / splits)
         first = self.ints.mul(split, per_block)
-        last = self.ints.min(self.ints.add(first, per_block), self.plan.num_summed)
+        last = self.ints.minimum(self.ints.add(first, per_block), self.plan.num_summed)
         is_cut = per_block * splits != self.plan.num_summed
         totals = self._sum_rows(self.levels[0], self.plan.stores[0], first, last, per_block, is_cut)
         joined = self._join(self.levels[0], totals)
@@ -261,7 +261,7 @@ class _Body:
     def _row_strip(self, row: Number, inside: str | None) -> Strip:
         """This thread's columns of one summed row; a row past the end reads the last one."""
         ints = self.ints
-        here = row if inside is None else ints.min(row, self.plan.num_summed - 1)
+        here = row if inside is None else ints.minimum(row, self.plan.num_summed - 1)
         indices = unflatten(ints, self.plan.domain.extents, self.plan.summed, here)
         return self.strip.at(indices)
 

@@ -192,7 +192,7 @@ class BlockReducer:
         """Every warp merges what its group's warps published: one value a thread, then a butterfly over as many."""
         count = 1 << (self.warps - 1).bit_length()
         index = self.ints.rem(lane, count) if count < WARP else lane
-        mine = self.ints.min(index, self.warps - 1) if count != self.warps else index
+        mine = self.ints.minimum(index, self.warps - 1) if count != self.warps else index
         if self.block > self.threads:
             mine = self.ints.add(self.ints.mul(self.ints.div(THREAD, self.threads), self.warps), mine)
         values = [self.shared.load(p, self.ints.name(mine), d) for p, d in zip(places, fold.dtypes, strict=True)]

@@ -147,7 +147,7 @@ class _Phase:
         for index in range(whole, rounds):
             here = place(index)
             inside = None if (index + 1) * threads <= total else self.ints.less(here, total)
-            here = here if inside is None else self.ints.min(here, total - 1)
+            here = here if inside is None else self.ints.minimum(here, total - 1)
             names = self._strips([(here, inside)], folds, names)
         return self._unpack(folds, names)
 

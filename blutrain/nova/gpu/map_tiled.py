@@ -135,7 +135,7 @@ class _TiledBody:
 
     def _clamped(self, dim: int, index: Number) -> Number:
         """An index past the end reads the last element again."""
-        return index if self._is_whole(dim) else self.ints.min(index, self.domain.extents[dim] - 1)
+        return index if self._is_whole(dim) else self.ints.minimum(index, self.domain.extents[dim] - 1)
 
     # --- turned operands into shared memory
 

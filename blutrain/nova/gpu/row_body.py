@@ -87,7 +87,7 @@ class RowBody:
         row = ints.add(ints.mul(group, share.per_block), share.group)
         is_whole = share.rows % (share.per_block * (self.blocks if self.is_loop else 1)) == 0
         inside = None if is_whole else ints.less(row, share.rows)
-        here = row if is_whole else ints.min(row, share.rows - 1)
+        here = row if is_whole else ints.minimum(row, share.rows - 1)
         places = unflatten(ints, self.plan.domain.extents, self.plan.row_dims, here)
         return Point(places, self.out.innermost, self.top), inside
 

@@ -95,7 +95,7 @@ class Partials:
         rounds = math.ceil(self.blocks / step)
 
         def add(block: Number, values: list[str], is_bounded: bool) -> list[str]:
-            here = ints.min(block, self.blocks - 1) if is_bounded else block
+            here = ints.minimum(block, self.blocks - 1) if is_bounded else block
             merged = fold.merge(out, values, self.load(evaluator, fold, here, index))
             if not is_bounded:
                 return merged
@@ -156,7 +156,7 @@ def emit_combine(
     count = math.prod(domain.extents[d] for d in columns)
     warp, lane = ints.div(THREAD, WARP), ints.rem(THREAD, WARP)
     column = ints.add(ints.mul(BLOCK, WARP), lane)
-    here = ints.min(column, max(count - 1, 0))
+    here = ints.minimum(column, max(count - 1, 0))
     shares = threads // WARP
     partial = [(f, partials.total(evaluator, f, warp, shares, here)) for f in wide]
     starts = [[shared.allocate(threads * ITEM_BYTES[d]) for d in f.dtypes] for f in wide]

@@ -50,7 +50,7 @@ class Share:
             is_bounded = (number + 1) * self.threads > self.strips
         number_in_row = ints.add(ints.mul(round_, self.threads), self.member)
         inside = ints.less(number_in_row, self.strips) if is_bounded else None
-        index = ints.min(number_in_row, self.strips - 1) if is_bounded else number_in_row
+        index = ints.minimum(number_in_row, self.strips - 1) if is_bounded else number_in_row
         lane = dims[-1]
         counts = tuple(e // self.width if d == lane else e for d, e in enumerate(extents))
         places = unflatten(ints, counts, dims, index)

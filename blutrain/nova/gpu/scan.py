@@ -91,7 +91,7 @@ class _ScanPhase:
         column = ints.rem(number, self.columns)
         line, piece = self._parts(ints.div(number, self.columns))
         begin = ints.mul(piece, length)
-        end = ints.min(ints.add(begin, length), self.extent) if self.pieces > 1 else self.extent
+        end = ints.minimum(ints.add(begin, length), self.extent) if self.pieces > 1 else self.extent
         base = ints.add(ints.mul(line, self.extent * self.columns), column)
 
         def step(index: str, carried: list[str]) -> list[str]:

@@ -30,7 +30,7 @@ class ScatterSort(ScatterPhase):
         self.warps = self.config["threads"] // WARP
         self.per_block = math.ceil(self.rows / blocks)
         self.first = ints.name(ints.mul(BLOCK, self.per_block))
-        self.last = ints.name(ints.min(ints.add(self.first, self.per_block), self.rows))
+        self.last = ints.name(ints.minimum(ints.add(self.first, self.per_block), self.rows))
         self.size = self.minus(self.last, self.first)
         self.rounds = math.ceil(math.ceil(self.count / WARP) / self.warps)
         self.begin = ints.mul(self.warp, self.rounds)
@@ -52,7 +52,7 @@ class ScatterSort(ScatterPhase):
         ints, out = self.ints, self.out
         number = ints.name(ints.add(ints.mul(ints.add(self.begin, round_), WARP), self.lane))
         there = ints.less(number, self.count)
-        dtype, place = self.op.ids_type.dtype, ints.name(ints.min(number, self.count - 1))
+        dtype, place = self.op.ids_type.dtype, ints.name(ints.minimum(number, self.count - 1))
         row = self.memory.load(operand_pointer(self.op.ids), place, dtype, 0)
         if dtype != "i64":
             row = out.value(f"arith.extsi {row} : {dtype} to i64")
@@ -107,7 +107,7 @@ class ScatterSort(ScatterPhase):
         barrier(self.out)
         # Lane l has warp l's counts: sums over all lanes, and over the lanes before this warp.
         there = ints.less(self.lane, self.warps)
-        index = ints.name(ints.min(self.lane, self.warps - 1))
+        index = ints.name(ints.minimum(self.lane, self.warps - 1))
         found, below = (ints.select(there, self.shared.load(p, index, "i64"), 0) for p in places)
         before = ints.select(ints.less(self.lane, self.warp), found, 0)
         first = self._sum(below)
@@ -198,7 +198,7 @@ class ScatterSort(ScatterPhase):
         """A row begins behind those before it: sums over 1, 2, 4, ... rows; a thread has a row."""
         ints, out = self.ints, self.out
         zero, mine = out.constant("0", "i32"), ints.less(THREAD, self.per_block)
-        place = ints.name(ints.min(THREAD, self.per_block - 1))
+        place = ints.name(ints.minimum(THREAD, self.per_block - 1))
 
         def before(distance: int) -> str:
             """The number `distance` rows before, 0 where there is none."""

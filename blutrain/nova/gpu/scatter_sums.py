@@ -49,7 +49,7 @@ class ScatterSums(ScatterPhase):
         self.hot_place = self.shared.allocate(warps)
         unit = ints.add(ints.mul(BLOCK, warps), self.warp)
         inside = None if units % warps == 0 else ints.less(unit, units)
-        unit = unit if inside is None else ints.min(unit, units - 1)
+        unit = unit if inside is None else ints.minimum(unit, units - 1)
         row, first_column = self._unit(unit)
         # What the sums do not depend on is under way while they are made; rows of a table in place may need nothing.
         columns = self._columns(first_column)
@@ -89,7 +89,7 @@ class ScatterSums(ScatterPhase):
         for v in range(self.vectors):
             column = ints.add(first_column, ints.mul(ints.add(self.lane, v * WARP), self.width))
             inside = None if self.columns % self.tile == 0 else ints.less(column, self.columns)
-            found.append((column if inside is None else ints.min(column, self.columns - self.width), inside))
+            found.append((column if inside is None else ints.minimum(column, self.columns - self.width), inside))
         return found
 
     def _zeros(self) -> list[str]:
@@ -178,8 +178,8 @@ class ScatterSums(ScatterPhase):
         ints = self.ints
         start, end = self.read("start", row), self.read("start", ints.add(row, 1))
         share = ints.div(ints.add(self.minus(end, start), warps - 1), warps)
-        first = ints.min(ints.add(start, ints.mul(self.warp, share)), end)
-        last = ints.min(ints.add(first, share), end)
+        first = ints.minimum(ints.add(start, ints.mul(self.warp, share)), end)
+        last = ints.minimum(ints.add(first, share), end)
         columns = self._columns(first_column)
         sums = self._accumulate(columns, first, last, self._zeros())
         # [vector][element][warp][lane]: lanes side by side, whatever the width.
