@@ -356,12 +356,10 @@ class Compiled:
         """What the call just recorded used, though no key knows which it is: a captured value, or what is at no place."""
         found = list(identities((*self._state.stable, *self._state.changeable)))
         known = {id(x) for x in (*found, *self.operands)} | self._tensors.keys()
-        arrays = {
-            id(memory(x)) for x in (*found, *self.operands) if isinstance(x, Tensor)
-        }  # of what aliases are captured
+        aliased = {id(memory(x)) for x in (*found, *self.operands) if isinstance(x, Tensor)}
         for value, tensor in captured:
             was = self._was_state.get(id(tensor))  # a buffer that forward set to another tensor
-            is_known = id(tensor) in known or id(memory(tensor)) in arrays or (was is not None and was() is tensor)
+            is_known = id(tensor) in known or id(memory(tensor)) in aliased or (was is not None and was() is tensor)
             if not is_known:
                 return value, f"a tensor {tensor._aval}"
         tree = {id(m) for m in self._modules()}

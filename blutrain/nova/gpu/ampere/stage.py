@@ -144,7 +144,7 @@ class Stager:
         """Bytes from `index` to `end`, at least 0 and at most a piece."""
         out = self.out
         room = out.mul(out.sub(end, index), self.shared.item)
-        return out.minimum(out._binary("maxsi", room, 0), self.side.piece)
+        return out.minimum(out.maximum(room, 0), self.side.piece)
 
     def _copy(
         self,
@@ -187,15 +187,14 @@ class Stager:
         return [self._piece(elements, self._number(place)) for place in self.places]
 
     def _piece(self, elements: Elements, number: dict[str, int]) -> list[str]:
-        side, out = self.side, self.out
+        side, out, contract = self.side, self.out, self.tiles.problem.contract
         at = run(side.major, self.lanes, **number)
         values, dtype = elements.value(side.value, at), dtype_of(side.value)
         if side.region:
             argument = side.factor.argument
             values = [elements.region_value({argument: x}, side.factor.product) for x in values]
-            dtype = self.tiles.problem.contract.dtype
+            dtype = contract.dtype
         values = converted(out, values, dtype, side.dtype)
-        contract = self.tiles.problem.contract
         if isinstance(side.value, Load) and not side.region and contract.moves(side.value.access, "k"):
             return values  # zero beyond k already; a factor of one k is read anew at each
         zero = out.constant("0.0", side.dtype)
