@@ -177,8 +177,7 @@ def _ragged_cycles(tiles: Tiles, step: float) -> float:
         return 0.0
     rows, added = sum(_axis_cycles(tiles, axis) for axis in "mn"), 0.0
     for axis, count in beyond.items():
-        shared = SHARED_ROW if axis == tiles.schedule.multicast else 1.0
-        longer = rows + count * (BEYOND_CYCLES * shared - _axis_cycles(tiles, axis) / tiles.tile(axis))
+        longer = rows + count * (BEYOND_CYCLES * _share(tiles, axis) - _axis_cycles(tiles, axis) / tiles.tile(axis))
         if longer > max(step, rows):
             added += tiles.k_steps * (longer - max(step, rows)) * _most_last_tiles(tiles, axis)
     return added
@@ -202,7 +201,12 @@ def _most_last_tiles(tiles: Tiles, axis: str) -> int:
 
 
 def _axis_cycles(tiles: Tiles, axis: str) -> float:
-    return _row_cycles(tiles, axis) * (SHARED_ROW if axis == tiles.schedule.multicast else 1.0)
+    return _row_cycles(tiles, axis) * _share(tiles, axis)
+
+
+def _share(tiles: Tiles, axis: str) -> float:
+    """What a block pays of the rows of a factor: two blocks may receive them."""
+    return SHARED_ROW if axis == tiles.schedule.multicast else 1.0
 
 
 def _row_cycles(tiles: Tiles, axis: str) -> float:
